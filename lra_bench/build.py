@@ -1,0 +1,110 @@
+"""A run's model, and what can be told of it without running it."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from models import Classifier, build_classifier
+
+from .config import RunConfig
+
+
+def build_model(config: RunConfig, num_classes: int, vocab_size: int) -> Classifier:
+    """The classifier that `config` describes, newly initialised from torch's seeded generator."""
+    return build_classifier(
+        config.attention.name,
+        vocab_size=vocab_size,
+        num_classes=num_classes,
+        max_len=config.data.max_len,
+        **config.model.model_dump(),
+        **config.attention.settings,
+    )
+
+
+def count_parameters(config: RunConfig, num_classes: int, vocab_size: int) -> int:
+    """Number of trainable parameters, counted on the meta device."""
+    with torch.device("meta"):
+        model = build_model(config, num_classes, vocab_size)
+    return sum(p.numel() for p in model.parameters())
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """memory_bytes: of one training step, parameters and AdamW's state included; flops: of its matrix products."""
+
+    memory_bytes: int
+    flops: int
+
+
+class _LiveMemory(TorchDispatchMode):
+    """Bytes of all tensors alive, now and at most, by watching every storage that an operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tree_map_only(Tensor, self._watch, result)
+        return result
+
+    def _watch(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self._known:
+            self._known.add(key)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+            weakref.finalize(storage, self._forget, key, size)
+
+    def _forget(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+def estimate_step(config: RunConfig, num_classes: int, vocab_size: int) -> Estimate:
+    """Memory and operations of a training step at full batch and length, in float32.
+
+    The step runs once on fake tensors, which have shapes but no values: nothing is computed or allocated. Memory is
+    the largest sum of tensors alive at once, plus AdamW's two moments. Raises whatever the attention raises where
+    it needs real values, such as a branch on data.
+    """
+    shape = (config.train.batch_size, config.data.max_len)
+    counter = FlopCounterMode(display=False, custom_mapping=_cpu_attention_flops())
+    with FakeTensorMode(), torch.device(config.device), _LiveMemory() as memory, counter:
+        model = build_model(config, num_classes, vocab_size).train()
+        tokens = torch.zeros(shape, dtype=torch.int64)
+        mask = torch.zeros(shape, dtype=torch.bool)
+        labels = torch.zeros(shape[0], dtype=torch.int64)
+        F.cross_entropy(model(tokens, mask), labels).backward()
+        moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
+    return Estimate(memory_bytes=memory.peak + moments, flops=counter.get_total_flops())
+
+
+def _cpu_attention_flops() -> dict[Any, Any]:
+    """Operation counts of torch's fused attention for CPUs, which its counter leaves out."""
+    from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
+
+    aten = torch.ops.aten
+
+    def forward(q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return sdpa_flop_count(q, k, v)
+
+    def backward(grad: Any, q: Any, k: Any, v: Any, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+        return sdpa_backward_flop_count(grad, q, k, v)
+
+    return {
+        aten._scaled_dot_product_flash_attention_for_cpu: forward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }

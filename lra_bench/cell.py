@@ -1,0 +1,137 @@
+"""One cell of a benchmark in a process of its own: profile, train, test, record.
+
+Started by `lra_bench.sweep` as `python -m lra_bench.cell`, so that a crash or an out-of-memory kill ends this cell alone
+and so that peak memory is that of a process which did nothing else.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from tasks import Task, load_task
+
+from .config import RunConfig, load_plugins
+from .records import DataRecord, Record, Result, now, write_record
+
+
+class CellPlan(BaseModel, extra="forbid", frozen=True):
+    """What the parent has settled about a cell: `record` carries everything known before the run."""
+
+    out: Path
+    record: Record
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.out / "checkpoints" / f"{self.record.run_id}.pt"
+
+
+def describe_data(config: RunConfig, task: Task) -> DataRecord:
+    """What the record says of the data that a run of `config` uses."""
+    return DataRecord(
+        task_version=task.version,
+        dataset=task.dataset,
+        source=task.source,
+        fingerprint=task.fingerprint,
+        train_size=len(task.train),
+        validation_size=len(task.validation.sample(config.data.validation_items)),
+        test_size=len(task.test.sample(config.data.test_items)),
+    )
+
+
+def run_cell(plan: CellPlan) -> Record:
+    """Run the cell and write its record, whatever happens short of the process being killed."""
+    from .trainer import Diverged
+
+    outcome: dict[str, Any] = {}
+    try:
+        _run(plan, outcome)
+        outcome["status"] = "ok"
+    except KeyboardInterrupt:
+        outcome |= {"status": "interrupted", "reason": "stopped by the user; the same command goes on from here"}
+    except Diverged as error:
+        outcome |= {"status": "diverged", "reason": str(error)}
+    except (Exception, SystemExit) as error:
+        out_of_memory = _is_out_of_memory(error)
+        if not out_of_memory:
+            traceback.print_exc()
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        outcome |= {"status": "oom" if out_of_memory else "failed", "reason": reason}
+    record = plan.record.model_copy(update={**outcome, "created": now()})
+    write_record(plan.out, record)
+    if record.status == "ok":
+        plan.checkpoint.unlink(missing_ok=True)
+    return record
+
+
+def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
+    """Fill `outcome` with fields of the record as they become known."""
+    import torch
+    from accelerate import Accelerator
+
+    from .build import build_model
+    from .profiler import profile_training
+    from .trainer import Trainer
+
+    config = plan.record.config
+    load_plugins(config.plugins)
+    from tasks import task_spec
+
+    spec = task_spec(config.task)
+    accelerator = Accelerator(
+        cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
+    )
+    # First of all, while the process has not yet touched any data: only then is its peak memory the step's own.
+    outcome["profile"] = profile_training(config, spec.num_classes, spec.vocab_size, accelerator)
+    task = load_task(config.task, config.data_source, config.data.max_len)
+    if task.fingerprint != plan.record.data.fingerprint:
+        raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
+    torch.manual_seed(config.seed)
+    model = build_model(config, task.num_classes, task.vocab_size)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint)
+    try:
+        trainer.fit()
+    finally:
+        progress = trainer.progress
+        outcome |= {
+            "steps": progress.step,
+            "epochs": trainer.epochs,
+            "train_time_s": progress.seconds,
+            "loss_curve": progress.loss_curve,
+            "validation_curve": progress.validation_curve,
+        }
+    correct, count, last_accuracy = trainer.test()
+    outcome["result"] = Result.of(
+        correct,
+        count,
+        last_accuracy=last_accuracy,
+        validation_accuracy=progress.best_accuracy,
+        best_step=progress.best_step,
+    )
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    # torch's CPU allocator has no exception of its own.
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def main() -> None:
+    """Read the plan from standard input, run it; the exit code is 0 only for status ok."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    plan = CellPlan.model_validate_json(sys.stdin.read())
+    sys.exit(0 if run_cell(plan).status == "ok" else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""The command line. Heavy imports wait until a command needs them."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+app = typer.Typer(
+    add_completion=True,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Compare attention variants on the Long Range Arena: accuracy, step time and peak memory.",
+)
+
+Protocol = Annotated[
+    Optional[str], typer.Option(help="Protocol; by default compact on a GPU and quick without one.")  # noqa: UP045
+]
+Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or file with the data.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
+Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]
+Plugin = Annotated[list[Path], typer.Option(help="A .py file that registers attentions or tasks; may be repeated.")]
+Force = Annotated[bool, typer.Option("--force", help="Run again what is finished already.")]
+
+
+@app.command()
+def bench(
+    task: Annotated[str, typer.Option(help="Task, or several separated by commas; by default all.")] = "",
+    models: Annotated[str, typer.Option(help="Models, separated by commas.")] = "softmax,sdpa,rfa",
+    protocol: Protocol = None,
+    data: Data = "auto",
+    device: Device = "auto",
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")] = 1,
+    out: Out = Path("results"),
+    settings: Settings = [],  # noqa: B006  (typer reads the default, nothing changes it)
+    plugin: Plugin = [],  # noqa: B006
+    force: Force = False,
+) -> None:
+    """Run tasks x models x seeds, then make the leaderboard and the plots."""
+    from .config import names
+
+    tasks = _split(task) or names("tasks")
+    configs = _resolve(tasks, _split(models), protocol, range(seeds), data, device, settings, plugin)
+    _run(configs, out, force)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Option(help="Task.")],
+    model: Annotated[str, typer.Option(help="Model.")],
+    protocol: Protocol = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of initial weights, order and random features.")] = 0,
+    data: Data = "auto",
+    device: Device = "auto",
+    out: Out = Path("results"),
+    settings: Settings = [],  # noqa: B006
+    plugin: Plugin = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and train nothing.")] = False,
+    force: Force = False,
+) -> None:
+    """Run one cell; called again it resumes, or says that it is finished."""
+    configs = _resolve([task], [model], protocol, [seed], data, device, settings, plugin)
+    if dry_run:
+        _describe(configs[0])
+    else:
+        _run(configs, out, force)
+
+
+@app.command()
+def leaderboard(out: Out = Path("results")) -> None:
+    """Make leaderboard.csv, leaderboard.md and the plots from the records under --out alone."""
+    _tables(out)
+
+
+@app.command("list")
+def list_() -> None:
+    """Show tasks, models and protocols."""
+    import yaml
+
+    from .config import CONFIGS, names
+
+    for kind in ("tasks", "models", "protocols"):
+        print(kind)
+        for name in names(kind):  # type: ignore[arg-type]
+            entry = yaml.safe_load((CONFIGS / kind / f"{name}.yaml").read_text(encoding="utf-8"))
+            paper = f" [{entry['paper']}]" if entry.get("paper") else ""
+            print(f"  {name:<12} {entry['description']}{paper}")
+
+
+def _split(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _resolve(
+    tasks: list[str],
+    models: list[str],
+    protocol: str | None,
+    seeds: Any,
+    data: str,
+    device: str,
+    settings: list[str],
+    plugins: list[Path],
+) -> list[Any]:
+    from .config import ConfigError, load_plugins, parse_overrides, read_protocol
+
+    if not models:
+        raise ConfigError("no model given; see lra-bench list")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
+    overrides = parse_overrides(settings)
+    if protocol:
+        read_protocol(protocol)
+    import torch
+
+    from tasks import task_spec
+
+    from .sweep import resolve_cells
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
+    load_plugins(map(str, plugins))
+    for task in tasks:
+        task_spec(task)
+    return resolve_cells(
+        tasks,
+        models,
+        protocol or ("compact" if device == "cuda" else "quick"),
+        list(seeds),
+        device=device,
+        data_source=data,
+        plugins=tuple(str(p.resolve()) for p in plugins),
+        overrides=overrides,
+    )
+
+
+def _run(configs: list[Any], out: Path, force: bool) -> None:
+    from .sweep import run_cells
+
+    try:
+        records = run_cells(configs, out, force)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from here", file=sys.stderr)
+        _tables(out)
+        raise typer.Exit(1) from None
+    _tables(out)
+    if any(record.status != "ok" for record in records):
+        raise typer.Exit(1)
+
+
+def _tables(out: Path) -> None:
+    from .config import ConfigError
+    from .leaderboard import build_tables, write_csv, write_markdown
+    from .plots import write_plots
+    from .records import read_records
+
+    tables = build_tables(read_records(out))
+    if not tables:
+        raise ConfigError(f"no records under {out / 'runs'}; run lra-bench bench first")
+    write_csv(out / "leaderboard.csv", tables)
+    print(write_markdown(out / "leaderboard.md", tables))
+    pictures = write_plots(out, tables)
+    print(f"{out / 'leaderboard.csv'}, {out / 'leaderboard.md'} and {len(pictures)} pictures:")
+    print("\n".join(f"  {path}" for path in pictures))
+
+
+def _describe(config: Any) -> None:
+    import yaml
+
+    from tasks import task_spec
+
+    from .build import count_parameters, estimate_step
+
+    spec = task_spec(config.task)
+    print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), end="")
+    print(f"parameters: {count_parameters(config, spec.num_classes, spec.vocab_size):,}")
+    try:
+        estimate = estimate_step(config, spec.num_classes, spec.vocab_size)
+    except Exception as error:  # see estimate_step: some attentions cannot be estimated
+        print(f"memory: cannot be estimated ({type(error).__name__})")
+        return
+    print(f"estimated memory of a training step: {estimate.memory_bytes / 2**20:,.0f} MB of tensors in float32")
+    print(f"matrix products of a training step: {estimate.flops / 1e9:,.1f} GFLOP")
+
+
+def main() -> None:
+    """Entry point: bad input gives one line on stderr and exit code 2, never a traceback."""
+
+    def stop(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        code = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        message = _bad_input(error)
+        if message is None:
+            raise
+        print(f"error: {message}", file=sys.stderr)
+        code = 2
+    sys.exit(code or 0)
+
+
+def _bad_input(error: Exception) -> str | None:
+    """The line to print when `error` is the user's to mend; None for a fault of ours."""
+    from tasks import DataError
+
+    from .config import ConfigError
+
+    # Usage errors of the command line; typer 0.16 and older take theirs from click, newer ones carry their own.
+    if hasattr(error, "format_message"):
+        return " ".join(str(error.format_message()).split())
+    if isinstance(error, ConfigError | DataError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+    return None

@@ -1,0 +1,139 @@
+"""Records -> pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.files import atomic_path
+
+from .leaderboard import Entry, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800")
+KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos")
+
+
+def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
+    """Three PNG files per table under `out`; returns their paths. A table without any measurement gives none."""
+    written = []
+    for table in tables:
+        for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
+            figure = _figure(table)
+            if draw(figure.subplots(), table):
+                path = out / f"{name}-{table.slug}.png"
+                with atomic_path(path) as temporary:
+                    figure.savefig(temporary, format="png", dpi=150)
+                written.append(path)
+    return written
+
+
+def _figure(table: Table) -> Figure:
+    # Without pyplot there is no global state and no display to look for.
+    os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("TMPDIR", "/tmp")) / "matplotlib"))
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
+    title = table.title.partition(", ")
+    figure.suptitle(f"{title[0]}\n{title[2]}", fontsize=10)
+    return figure
+
+
+def _colour(table: Table, entry: Entry) -> str:
+    labels = [e.label for e in table.entries]
+    if entry.label in KNOWN:
+        return COLOURS[KNOWN.index(entry.label)]
+    others = sorted(label for label in labels if label not in KNOWN)
+    return COLOURS[(len(KNOWN) - 1 - others.index(entry.label)) % len(COLOURS)]
+
+
+def _style(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _tradeoff(axes: Axes, table: Table) -> bool:
+    """Accuracy against speed, memory as the area of the bubble."""
+    points = []
+    for entry in table.entries:
+        time = entry.profiled("step_time_ms")
+        if entry.accuracy is not None and entry.interval is not None and time:
+            points.append((entry, 1e3 / time, entry.accuracy, entry.interval, entry.profiled("peak_memory_mb")))
+    if not points:
+        return False
+    largest = max((memory for *_, memory in points if memory), default=None)
+    for entry, speed, accuracy, interval, memory in points:
+        area = 1800 * memory / largest if memory and largest else 80
+        colour = _colour(table, entry)
+        axes.errorbar(
+            speed,
+            accuracy,
+            [[accuracy - interval[0]], [interval[1] - accuracy]],
+            color=colour,
+            capsize=3,
+            linewidth=1,
+            zorder=1,
+        )
+        axes.scatter(speed, accuracy, area, color=colour, alpha=0.55, edgecolors=colour, zorder=2)
+        size = f"\n{memory:,.0f} MB" if memory else ""
+        # Beside the bubble: its radius in points is the root of its area over pi.
+        offset = ((area / 3.1416) ** 0.5 + 6, 0)
+        axes.annotate(
+            f"{entry.label}{size}", (speed, accuracy), offset, textcoords="offset points", va="center", fontsize=9
+        )
+    _style(axes)
+    axes.margins(x=0.28, y=0.25)
+    axes.set_xlabel("training speed, steps per second")
+    axes.set_ylabel("test accuracy, % (95 % interval)")
+    if largest:
+        axes.set_title("bubble area: peak memory of a training step", fontsize=9, color="#555555")
+    return True
+
+
+def _learning(axes: Axes, table: Table) -> bool:
+    """Validation accuracy against steps: mean over seeds, band from the lowest to the highest."""
+    drawn = False
+    for entry in table.entries:
+        curves = [dict(r.validation_curve) for r in entry.records if r.validation_curve]
+        if not curves:
+            continue
+        steps = sorted(set.intersection(*(set(c) for c in curves)))
+        values = [[c[s] for c in curves] for s in steps]
+        colour = _colour(table, entry)
+        axes.plot(steps, [sum(v) / len(v) for v in values], "o-", markersize=3.5, color=colour, label=entry.label)
+        if len(curves) > 1:
+            axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15)
+        drawn = True
+    _style(axes)
+    axes.set_xlim(left=0)
+    axes.set_xlabel("training step")
+    axes.set_ylabel("validation accuracy, %")
+    if drawn:
+        axes.legend(frameon=False, fontsize=9, loc="upper left")
+    return drawn
+
+
+def _step_time(axes: Axes, table: Table) -> bool:
+    """Time of a training step by model, shortest first, with its interquartile range."""
+    timed = [(t, e) for e in table.entries if (t := e.profiled("step_time_ms"))]
+    if not timed:
+        return False
+    timed.sort(key=lambda pair: pair[0])
+    for row, (time, entry) in enumerate(timed):
+        spread = (entry.profiled("step_time_iqr_ms") or 0.0) / 2
+        axes.barh(row, time, xerr=spread, color=_colour(table, entry), height=0.6, capsize=3)
+        axes.annotate(f"{time:,.0f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9)
+    _style(axes)
+    axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    config = table.first.config
+    axes.set_xlabel(f"training step of {config.train.batch_size} × {config.data.max_len:,} tokens, ms")
+    return True

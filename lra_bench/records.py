@@ -1,0 +1,153 @@
+"""One run = one JSON record, written atomically and read strictly."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.files import atomic_path
+
+from .config import ConfigError, RunConfig
+from .machine import Code, Machine
+from .stats import wilson_interval
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "oom", "diverged", "failed", "interrupted"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StepProfile(_Part):
+    """One measured cell. Times in milliseconds, memory in MiB.
+
+    peak_memory_mb: CUDA, the allocator's maximum, parameters and optimiser included; CPU, peak resident memory less
+    that before the model was built, or None where the system does not tell; peak_reserved_mb: CUDA only.
+    """
+
+    mode: Literal["train", "inference"]
+    batch_size: int
+    seq_len: int
+    step_time_ms: float
+    step_time_iqr_ms: float
+    tokens_per_sec: float
+    peak_memory_mb: float | None
+    peak_reserved_mb: float | None
+
+
+class DataRecord(_Part):
+    """The data a run saw. fingerprint: SHA-256 of the packed arrays; the sizes count examples used."""
+
+    task_version: int
+    dataset: str
+    source: str
+    fingerprint: str
+    train_size: int
+    validation_size: int
+    test_size: int
+
+
+class Result(_Part):
+    """Accuracies in percent. accuracy: test, of the weights with the best validation accuracy, at `best_step`;
+    last_accuracy: test, of the last weights; ci95: Wilson interval of `accuracy`."""
+
+    accuracy: float
+    ci95: tuple[float, float]
+    correct: int
+    last_accuracy: float
+    validation_accuracy: float
+    best_step: int
+
+    @classmethod
+    def of(cls, correct: int, count: int, **rest: float | int) -> Result:
+        """A result from counts of test examples."""
+        low, high = wilson_interval(correct, count)
+        return cls(accuracy=100 * correct / count, ci95=(low, high), correct=correct, **rest)  # type: ignore[arg-type]
+
+
+class Record(_Part):
+    """One run. Curves are (step, value): mean training loss, and validation accuracy in percent.
+
+    reason: why the status is not ok, in one line; params_ratio: parameters over those of `softmax` under the same
+    configuration; flops_per_step: of matrix products; train_time_s: training and validation.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    created: str
+    status: Status
+    reason: str = ""
+    config: RunConfig
+    digest: str
+    data: DataRecord
+    params: int
+    params_ratio: float
+    flops_per_step: int | None
+    profile: StepProfile | None = None
+    result: Result | None = None
+    steps: int = 0
+    epochs: float = 0.0
+    train_time_s: float = 0.0
+    loss_curve: list[tuple[int, float]] = []
+    validation_curve: list[tuple[int, float]] = []
+    machine: Machine
+    code: Code
+
+
+def run_id(config: RunConfig, dataset: str, digest: str) -> str:
+    """A name for files: what a person looks for first, then enough of the digest to be unique."""
+    text = f"{config.task}-{dataset}-{config.protocol}-{config.model_name}-s{config.seed}-{digest[:10]}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", text)
+
+
+def now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def record_path(out: Path, name: str) -> Path:
+    """Where the record of run `name` lies under the results folder `out`."""
+    return out / "runs" / f"{name}.json"
+
+
+def write_record(out: Path, record: Record) -> Path:
+    """Store `record` under `out`, replacing an earlier one of the same run."""
+    path = record_path(out, record.run_id)
+    with atomic_path(path) as temporary:
+        temporary.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def read_record(path: Path) -> Record | None:
+    """The record at `path`; None, with a line on stderr, when there is none of this schema."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content.get("schema_version") if isinstance(content, dict) else None
+        if version != SCHEMA_VERSION:
+            reason = f"has schema version {version}; this program reads {SCHEMA_VERSION}"
+        else:
+            return Record.model_validate(content)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"is not a valid record ({'.'.join(map(str, first['loc']))}: {first['msg'].lower()})"
+    except (OSError, ValueError) as error:
+        reason = f"cannot be read ({str(error).splitlines()[0]})"
+    print(f"warning: {path} {reason}; it is left out", file=sys.stderr)
+    return None
+
+
+def read_records(out: Path) -> list[Record]:
+    """All readable records under the results folder `out`. Raises ConfigError when there is no such folder."""
+    if not out.is_dir():
+        raise ConfigError(f"{str(out)!r} is not a results folder; run lra-bench bench first")
+    return [record for path in sorted((out / "runs").glob("*.json")) if (record := read_record(path))]

@@ -1,0 +1,16 @@
+"""Intervals for accuracies."""
+
+from __future__ import annotations
+
+Z95 = 1.959963984540054
+
+
+def wilson_interval(correct: float, count: int, z: float = Z95) -> tuple[float, float]:
+    """Wilson's score interval (Wilson 1927) of a proportion, in percent.
+
+    correct: successes, a mean over seeds may be fractional; count: trials; z: normal quantile, by default of 95 %.
+    """
+    share = correct / count
+    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
+    return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)

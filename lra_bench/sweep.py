@@ -1,0 +1,180 @@
+"""A grid of cells, one process after another; every cell ends with a record."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tasks import Task, load_task
+
+from .cell import CellPlan, describe_data
+from .config import ConfigError, RunConfig, plugin_source, resolve
+from .machine import describe_code, describe_machine
+from .records import Record, now, read_record, record_path, run_id, write_record
+
+
+def plan_cell(config: RunConfig, task: Task, out: Path) -> CellPlan:
+    """Everything about a cell that is known before it runs."""
+    from .build import count_parameters, estimate_step
+
+    digest = config.digest(task.fingerprint, plugin_source(config))
+    params = count_parameters(config, task.num_classes, task.vocab_size)
+    # The rule for a fair entry compares with the softmax transformer of the same sizes.
+    softmax = config.model_copy(update={"attention": config.attention.model_copy(update={"name": "softmax", "settings": {}})})
+    try:
+        flops = estimate_step(config, task.num_classes, task.vocab_size).flops
+    except Exception:  # an attention may need real values; its run then has no count, but is a run all the same
+        flops = None
+    record = Record(
+        run_id=run_id(config, task.dataset, digest),
+        created=now(),
+        status="failed",
+        reason="not run yet",
+        config=config,
+        digest=digest,
+        data=describe_data(config, task),
+        params=params,
+        params_ratio=params / count_parameters(softmax, task.num_classes, task.vocab_size),
+        flops_per_step=flops,
+        machine=describe_machine(config.device, config.train.precision),
+        code=describe_code(),
+    )
+    return CellPlan(out=out, record=record)
+
+
+def resolve_cells(
+    tasks: Sequence[str],
+    models: Sequence[str],
+    protocol: str,
+    seeds: Sequence[int],
+    *,
+    device: str,
+    data_source: str,
+    plugins: tuple[str, ...],
+    overrides: dict[str, object],
+) -> list[RunConfig]:
+    """The grid tasks x seeds x models. An `attention.` override goes to the models that have that setting.
+
+    Raises ConfigError for anything wrong, and for an attention setting that none of the models has.
+    """
+    from models import UnknownAttention, check_settings
+
+    from .config import read_model
+
+    usable: dict[str, dict[str, object]] = {}
+    for model in models:
+        attention = read_model(model).attention
+        usable[model] = {}
+        for key, value in overrides.items():
+            section, _, name = key.partition(".")
+            if section == "attention" and len(models) > 1:
+                try:
+                    check_settings(attention, {name: value})
+                except UnknownAttention as error:
+                    if "no setting" in str(error):
+                        continue
+                    raise ConfigError(str(error)) from None
+            usable[model][key] = value
+    unused = [key for key in overrides if not any(key in chosen for chosen in usable.values())]
+    if unused:
+        raise ConfigError(f"none of the models {', '.join(models)} has the setting {unused[0]!r}")
+    return [
+        resolve(
+            task,
+            model,
+            protocol,
+            seed=seed,
+            device=device,  # type: ignore[arg-type]
+            data_source=data_source,
+            plugins=plugins,
+            overrides=usable[model],
+        )
+        for task in tasks
+        for seed in seeds
+        for model in models
+    ]
+
+
+def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> list[Record]:
+    """Run every cell that has no finished record yet, in order, and return all their records.
+
+    Raises DataError before the first run when any task's data cannot be had. On Ctrl-C the cell that runs ends as
+    interrupted and KeyboardInterrupt goes on to the caller.
+    """
+    tasks: dict[tuple[str, int], Task] = {}
+    plans = []
+    for config in configs:
+        key = (config.task, config.data.max_len)
+        if key not in tasks:
+            tasks[key] = task = load_task(config.task, config.data_source, config.data.max_len)
+            _say(f"task {task.name}: {task.dataset}, from {task.source}")
+        task = tasks[key]
+        plans.append(plan_cell(config.model_copy(update={"data_source": task.data}), task, out))
+    records = []
+    for number, plan in enumerate(plans, 1):
+        name = plan.record.run_id
+        earlier = read_record(record_path(out, name))
+        if earlier and earlier.status == "ok" and earlier.digest == plan.record.digest and not force:
+            _say(f"[{number}/{len(plans)}] {name}: finished on {earlier.created}, not run again (--force does)")
+            records.append(earlier)
+            continue
+        if force:
+            plan.checkpoint.unlink(missing_ok=True)
+        _say(f"[{number}/{len(plans)}] {name}")
+        records.append(run_isolated(plan))
+        _say(_summary(records[-1]))
+    return records
+
+
+def run_isolated(plan: CellPlan) -> Record:
+    """Run one cell in a new process. When it dies without a record, one is written for it."""
+    path = record_path(plan.out, plan.record.run_id)
+    before = path.stat().st_mtime_ns if path.exists() else None
+    # In a session of its own, so that Ctrl-C reaches the cell once, from here, and not a second time while it saves.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lra_bench.cell"], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    interrupted = False
+    try:
+        process.communicate(plan.model_dump_json())
+    except KeyboardInterrupt:
+        interrupted = True
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            process.kill()
+            process.wait()
+    record = read_record(path) if path.exists() and path.stat().st_mtime_ns != before else None
+    if record is None:
+        record = plan.record.model_copy(update=_ending(process.returncode, interrupted))
+        write_record(plan.out, record)
+    if interrupted:
+        raise KeyboardInterrupt
+    return record
+
+
+def _ending(code: int, interrupted: bool) -> dict[str, str]:
+    """Status and reason of a cell that left no record."""
+    if interrupted:
+        return {"status": "interrupted", "reason": "stopped by the user before the first step"}
+    if code == -signal.SIGKILL:
+        return {"status": "oom", "reason": "killed by SIGKILL, most likely for want of memory"}
+    return {"status": "failed", "reason": f"the process ended with code {code} and left no record"}
+
+
+def _summary(record: Record) -> str:
+    if record.result is None:
+        return f"  {record.status}: {record.reason}"
+    low, high = record.result.ci95
+    return (
+        f"  {record.status}: test accuracy {record.result.accuracy:.1f} % (95 % interval {low:.1f} to {high:.1f})"
+        f" after {record.train_time_s:.0f} s of training"
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

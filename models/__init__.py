@@ -1,0 +1,20 @@
+"""Attention variants and the encoders around them. Knows tensors, not tasks."""
+
+from . import attention as _variants  # noqa: F401  (registers them)
+from .attention.base import MultiHeadAttention
+from .encoder import Encoder, build_encoder
+from .heads import Classifier, build_classifier
+from .registry import UnknownAttention, build_attention, check_settings, list_attentions, register_attention
+
+__all__ = [
+    "Classifier",
+    "Encoder",
+    "MultiHeadAttention",
+    "UnknownAttention",
+    "build_attention",
+    "build_classifier",
+    "build_encoder",
+    "check_settings",
+    "list_attentions",
+    "register_attention",
+]

@@ -1,0 +1,105 @@
+"""Attention by name. A variant registers itself; nothing else needs to know it."""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from torch import nn
+
+_Attention = TypeVar("_Attention", bound=type[nn.Module])
+_ATTENTIONS: dict[str, type[nn.Module]] = {}
+
+# Given by the protocol to every attention alike; the rest of a variant's arguments are its own settings.
+_SHARED = frozenset({"self", "dim", "num_heads", "max_len", "dropout", "bias"})
+
+
+class UnknownAttention(ValueError):
+    """A name that no attention registered, or a setting that the named one does not have."""
+
+
+def register_attention(name: str) -> Callable[[_Attention], _Attention]:
+    """Class decorator that makes an attention available as `name`.
+
+    The class is built as `cls(dim, num_heads, max_len, dropout=..., bias=..., **settings)` and called as
+    `(x, padding_mask=None)`; `MultiHeadAttention` provides both. Raises ValueError when the name is taken.
+    """
+
+    def decorate(cls: _Attention) -> _Attention:
+        if name in _ATTENTIONS:
+            raise ValueError(f"attention {name!r} is already registered by {_ATTENTIONS[name].__module__}")
+        _ATTENTIONS[name] = cls
+        return cls
+
+    return decorate
+
+
+def list_attentions() -> list[str]:
+    """Names of all registered attentions, sorted."""
+    return sorted(_ATTENTIONS)
+
+
+def _lookup(name: str) -> type[nn.Module]:
+    if name not in _ATTENTIONS:
+        near = difflib.get_close_matches(name, _ATTENTIONS) or list_attentions()
+        raise UnknownAttention(f"unknown attention {name!r}; did you mean {' or '.join(map(repr, near))}?")
+    return _ATTENTIONS[name]
+
+
+def attention_module(name: str) -> str:
+    """Name of the module that defines attention `name`. Raises UnknownAttention."""
+    return _lookup(name).__module__
+
+
+def attention_settings(name: str) -> type[BaseModel]:
+    """The settings that attention `name` takes, with types and defaults, as a pydantic model.
+
+    They are read off the signatures of `__init__` along the class's bases. Raises UnknownAttention.
+    """
+    fields: dict[str, Any] = {}
+    for cls in _lookup(name).__mro__:
+        if "__init__" not in vars(cls):
+            continue
+        init = vars(cls)["__init__"]
+        parameters = inspect.signature(init).parameters.values()
+        hints = get_type_hints(init)
+        for p in parameters:
+            if p.name not in _SHARED and p.kind is p.KEYWORD_ONLY:
+                default = ... if p.default is p.empty else p.default
+                fields.setdefault(p.name, (hints.get(p.name, Any), default))
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return create_model(f"{name} settings", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """`settings` completed with the defaults of attention `name`; UnknownAttention for a wrong name or value."""
+    model = attention_settings(name)
+    try:
+        return model(**settings).model_dump()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        if first["type"] != "extra_forbidden":
+            message = f"{key} = {first['input']!r}: {first['msg'].lower()}"
+        elif model.model_fields:
+            near = difflib.get_close_matches(key, model.model_fields) or sorted(model.model_fields)
+            message = f"no setting {key!r}; did you mean {' or '.join(map(repr, near))}?"
+        else:
+            message = f"no setting {key!r}; it has none"
+        raise UnknownAttention(f"attention {name!r}: {message}") from None
+
+
+def build_attention(
+    name: str, dim: int, num_heads: int, max_len: int, *, dropout: float = 0.0, bias: bool = True, **settings: Any
+) -> nn.Module:
+    """A new attention layer, called as `layer(x, padding_mask=mask)`.
+
+    name: a registered attention; dim, num_heads, max_len, dropout, bias: see `MultiHeadAttention`;
+    settings: the variant's own. Raises UnknownAttention for a wrong name or setting, ValueError for a bad value.
+
+    >>> build_attention("rfa", dim=64, num_heads=2, max_len=4096, num_features=32)
+    """
+    settings = check_settings(name, settings)
+    return _lookup(name)(dim, num_heads, max_len, dropout=dropout, bias=bias, **settings)

@@ -1,0 +1,200 @@
+"""Tasks by name: one file that registers a loader, one YAML that describes the task."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from .dataset import DataError, Dataset, Split, Task, stratified
+from .sources import cache_path, cached, file_key, hub_answers
+
+CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "tasks"
+
+
+class HubSource(BaseModel, extra="forbid", frozen=True):
+    """A dataset on the Hugging Face hub, pinned. repo: owner/name; revision: a commit."""
+
+    repo: str
+    revision: str
+
+
+class TaskSpec(BaseModel):
+    """A task's YAML. version: raise it when anything changes that moves scores, and its caches are made anew."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    description: str
+    paper: str = ""
+    version: PositiveInt
+    num_classes: PositiveInt
+    vocab_size: PositiveInt
+    max_len: PositiveInt
+    validation_size: PositiveInt
+    split_seed: int = 0
+    hub: HubSource | None = None
+
+
+class TaskLoader(ABC):
+    """Base of a task's file: how to read, download and generate its data."""
+
+    def __init__(self, spec: TaskSpec) -> None:
+        self.spec = spec
+
+    @abstractmethod
+    def find(self, folder: Path) -> list[Path]:
+        """The files under `folder` (or the file itself) that hold this task's data; DataError when there are none."""
+
+    @abstractmethod
+    def read(self, files: list[Path]) -> Dataset:
+        """Read what `find` found."""
+
+    @abstractmethod
+    def download(self, hub: HubSource) -> Dataset:
+        """Fetch the data set from the hub."""
+
+    @abstractmethod
+    def generate(self) -> Dataset:
+        """Make the embedded data set, the same on every machine."""
+
+
+_Loader = TypeVar("_Loader", bound=type[TaskLoader])
+_TASKS: dict[str, type[TaskLoader]] = {}
+
+
+def register_task(name: str) -> Callable[[_Loader], _Loader]:
+    """Class decorator that makes a TaskLoader available as `name`, described by `<name>.yaml`.
+
+    The YAML lies in configs/tasks or beside the loader's own file. Raises ValueError when the name is taken.
+    """
+
+    def decorate(cls: _Loader) -> _Loader:
+        if name in _TASKS:
+            raise ValueError(f"task {name!r} is already registered by {_TASKS[name].__module__}")
+        _TASKS[name] = cls
+        return cls
+
+    return decorate
+
+
+def list_tasks() -> list[str]:
+    """Names of all registered tasks, sorted."""
+    return sorted(_TASKS)
+
+
+def task_module(name: str) -> str:
+    """Name of the module that registered task `name`."""
+    return _TASKS[name].__module__
+
+
+def task_spec(name: str) -> TaskSpec:
+    """The description of task `name`. Raises DataError for an unknown name or a faulty YAML."""
+    if name not in _TASKS:
+        near = difflib.get_close_matches(name, _TASKS) or list_tasks()
+        raise DataError(f"unknown task {name!r}; did you mean {' or '.join(map(repr, near))}?")
+    beside = Path(str(sys.modules[task_module(name)].__file__)).parent
+    path = next((p for p in (CONFIGS / f"{name}.yaml", beside / f"{name}.yaml") if p.exists()), None)
+    if path is None:
+        raise DataError(f"task {name!r} has no {name}.yaml, neither in {CONFIGS} nor in {beside}; write one")
+    try:
+        return TaskSpec.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DataError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+    except yaml.YAMLError as error:
+        raise DataError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) -> Task:
+    """The named task with its three splits.
+
+    data: a folder or file, "hub", "embedded", or "auto" (the hub if it answers within a few seconds or was used
+    before, else embedded); max_len: tokens kept of each sequence, by default the task's own. Where the source has
+    no validation split, a seeded, stratified part of train becomes it; test is never touched.
+    Raises DataError for an unknown task or for data that is missing or wrong.
+
+    >>> task = load_task("text", data="embedded", max_len=1024)
+    >>> task.train.inputs[0][0], task.train.labels[0]
+    """
+    spec = task_spec(name)
+    data, source = _choose_source(name, spec, str(data))
+    dataset, fingerprint = _load(name, _TASKS[name](spec), data)
+    splits = dict(dataset.splits)
+    if "validation" not in splits:
+        splits["train"], splits["validation"] = _hold_out(splits["train"], spec)
+    length = max_len or spec.max_len
+    for split_name, split in splits.items():
+        if not len(split):
+            raise DataError(f"task {name!r}: the {split_name} split from {source} is empty; give one with examples")
+        if split.labels.min() < 0 or split.labels.max() >= spec.num_classes:
+            raise DataError(f"task {name!r}: a label of {split_name} is not in 0..{spec.num_classes - 1}")
+        splits[split_name] = split.truncate(length)
+    return Task(
+        name=name,
+        version=spec.version,
+        dataset=dataset.name,
+        data=data,
+        source=source,
+        fingerprint=fingerprint,
+        num_classes=spec.num_classes,
+        vocab_size=spec.vocab_size,
+        max_len=length,
+        train=splits["train"],
+        validation=splits["validation"],
+        test=splits["test"],
+    )
+
+
+def _choose_source(name: str, spec: TaskSpec, data: str) -> tuple[str, str]:
+    """What "auto" stands for now, other values as they are; and the source in plain words."""
+    reason = ""
+    if data == "auto" and spec.hub:
+        known = cache_path(name, _cache_key(spec, "hub")).exists() or hub_answers(spec.hub.repo, spec.hub.revision)
+        data = "hub" if known else "embedded"
+        reason = f" (the hub did not answer for {spec.hub.repo})"
+    elif data == "auto":
+        data = "embedded"
+    if data == "embedded":
+        return data, f"embedded generator{reason}"
+    if data != "hub":
+        return data, f"local {data}"
+    if spec.hub is None:
+        raise DataError(f"task {name!r} has no copy on the hub; use --data embedded or a folder")
+    return data, f"hub {spec.hub.repo} at {spec.hub.revision[:12]}"
+
+
+def _cache_key(spec: TaskSpec, data: str, files: list[Path] | None = None) -> dict[str, object]:
+    hub = spec.hub.model_dump() if spec.hub and data == "hub" else None
+    return {"version": spec.version, "hub": hub, "files": None if files is None else file_key(files)}
+
+
+def _load(name: str, loader: TaskLoader, data: str) -> tuple[Dataset, str]:
+    """The data set and its fingerprint, from the cache where it is there."""
+    spec = loader.spec
+    if data == "hub" and (hub := spec.hub):
+        return cached(name, _cache_key(spec, data), lambda: loader.download(hub))
+    if data == "embedded":
+        return cached(name, _cache_key(spec, data), loader.generate)
+    folder = Path(data).expanduser()
+    if not folder.exists():
+        raise DataError(f"data {data!r} is neither auto, hub, embedded nor an existing folder")
+    try:
+        files = loader.find(folder)
+        return cached(name, _cache_key(spec, data, files), lambda: loader.read(files))
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+
+
+def _hold_out(train: Split, spec: TaskSpec) -> tuple[Split, Split]:
+    """Train without validation, and validation: `validation_size` examples, at most a fifth of a small train set."""
+    import numpy as np
+
+    size = min(spec.validation_size, len(train) // 5)
+    held = stratified(train.labels, size, spec.split_seed)
+    return train.select(np.setdiff1d(np.arange(len(train)), held)), train.select(held)

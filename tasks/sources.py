@@ -1,0 +1,106 @@
+"""Where data comes from: a local folder, the hub or an embedded generator; and the cache in front of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock
+
+from .dataset import DataError, Dataset
+from .files import atomic_path
+
+CACHE_FORMAT = 1
+HUB_TIMEOUT_S = 4.0
+
+
+def cache_dir() -> Path:
+    """Folder of prepared data: $LRA_BENCH_CACHE, else `.cache` in the checkout."""
+    return Path(os.environ.get("LRA_BENCH_CACHE") or Path(__file__).resolve().parent.parent / ".cache")
+
+
+def cache_path(task: str, key: dict[str, object]) -> Path:
+    """File that caches the data of `task` described by `key`."""
+    digest = hashlib.sha256(json.dumps({"format": CACHE_FORMAT, **key}, sort_keys=True).encode()).hexdigest()
+    return cache_dir() / f"{task}-{digest[:16]}.safetensors"
+
+
+def cached(task: str, key: dict[str, object], build: Callable[[], Dataset]) -> tuple[Dataset, str]:
+    """The data set described by `key` and its fingerprint: read from the cache, or built and stored.
+
+    Processes that need the same data at once build it once. A stored file is checked against its fingerprint
+    every time it is read; one that is damaged is named on stderr and built anew.
+    """
+    path = cache_path(task, key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            stored = _read(path)
+            if stored is None:
+                data = build()
+                stored = data, data.fingerprint()
+                _write(path, *stored)
+    except OSError as error:
+        raise DataError(
+            f"cannot write the cache {path.parent}: {error.strerror or error}; set LRA_BENCH_CACHE to a folder with room"
+        ) from None
+    return stored
+
+
+def _read(path: Path) -> tuple[Dataset, str] | None:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="np") as file:
+            metadata = file.metadata()
+            data = Dataset.from_arrays(metadata["dataset"], {name: file.get_tensor(name) for name in file.keys()})
+        fingerprint = data.fingerprint()
+        if fingerprint == metadata["fingerprint"]:
+            return data, fingerprint
+        reason = "its content does not match its fingerprint"
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+    print(f"warning: cached data {path} is damaged ({reason}); preparing it anew", file=sys.stderr)
+    return None
+
+
+def _write(path: Path, data: Dataset, fingerprint: str) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in data.arrays().items()}
+    with atomic_path(path) as temporary:
+        save_file(arrays, temporary, metadata={"dataset": data.name, "fingerprint": fingerprint})
+
+
+def file_key(files: list[Path]) -> list[list[object]]:
+    """What tells one state of local files from another: path, size and time of change."""
+    stats = [(file, file.stat()) for file in files]
+    return [[str(file.resolve()), stat.st_size, stat.st_mtime_ns] for file, stat in stats]
+
+
+def hub_answers(repo: str, revision: str, timeout_s: float = HUB_TIMEOUT_S) -> bool:
+    """Whether the hub ($HF_ENDPOINT, by default huggingface.co) knows `repo` and says so within `timeout_s`."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        from huggingface_hub import HfApi
+
+        try:
+            HfApi().dataset_info(repo, revision=revision, timeout=timeout_s)
+        except Exception:  # whatever the reason, the hub is of no use now
+            return
+        answered.set()
+
+    # In a thread of its own, because looking up the host's name ignores every timeout.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    return answered.is_set()

@@ -1,0 +1,148 @@
+"""Byte-level sentiment of film reviews: IMDb (Maas et al. 2011) as in the Long Range Arena (Tay et al. 2021)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .dataset import DataError, Dataset, Split, stratified
+from .packed import PackedSequences
+from .registry import HubSource, TaskLoader, register_task
+from .synthetic_reviews import generate_reviews
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPLITS = ("train", "test")
+LABELS = {"negative": 0, "positive": 1, "neg": 0, "pos": 1, "0": 0, "1": 1}
+EMBEDDED_SIZES = {"train": 25_000, "test": 5_000}
+
+
+@register_task("text")
+class TextTask(TaskLoader):
+    """Reads the parquet layout of the hub, an unpacked aclImdb tree, or a CSV with review and sentiment columns."""
+
+    def find(self, folder: Path) -> list[Path]:
+        for base in (folder, folder / "imdb", folder / "plain_text"):
+            files = [sorted(base.glob(f"{split}*.parquet")) for split in SPLITS]
+            if all(files):
+                return [file for split_files in files for file in split_files]
+        for base in (folder, folder / "aclImdb"):
+            if (base / "train" / "pos").is_dir():
+                return [base / split / kind for split in SPLITS for kind in ("neg", "pos")]
+        tables = [folder] if folder.is_file() else sorted(folder.glob("*.csv"))
+        if len(tables) == 1 and tables[0].suffix == ".csv":
+            return tables
+        raise DataError(
+            f"no reviews in {folder}: expected imdb/{{train,test}}.parquet, an aclImdb tree, or one CSV file"
+            " with the columns review and sentiment"
+        )
+
+    def read(self, files: list[Path]) -> Dataset:
+        if files[0].suffix == ".csv":
+            return _read_csv(files[0])
+        if files[0].is_dir():
+            return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
+        return Dataset("imdb", {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
+
+    def download(self, hub: HubSource) -> Dataset:
+        import datasets
+
+        try:
+            sets = datasets.load_dataset(hub.repo, revision=hub.revision)
+        except Exception as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DataError(f"the hub gave no {hub.repo}: {reason}; try --data embedded or a folder") from None
+        columns = {split: sets[split].with_format("arrow").data for split in SPLITS}
+        where = f"hub {hub.repo}"
+        return Dataset("imdb", {s: _split(t.column("text"), t.column("label"), where) for s, t in columns.items()})
+
+    def generate(self) -> Dataset:
+        splits = {}
+        for seed, (split, size) in enumerate(EMBEDDED_SIZES.items()):
+            texts, labels = generate_reviews(size, seed)
+            splits[split] = Split((pack_bytes(texts),), np.array(labels, dtype=np.int64))
+        return Dataset("reviews-synthetic", splits)
+
+
+def pack_bytes(texts: list[bytes]) -> PackedSequences:
+    """Byte tokens, byte + 1, of texts given one by one."""
+    joined = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    return PackedSequences.from_offsets(joined.astype(np.int16) + 1, np.cumsum([0, *map(len, texts)]))
+
+
+def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
+    """Pack Arrow columns; the strings' own buffers become the tokens, without an object per review."""
+    import pyarrow as pa
+
+    try:
+        strings = text.cast(pa.large_string()).combine_chunks()
+        labels = label.cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where}: text must be a string and label 0 or 1 ({str(error).splitlines()[0]})") from None
+    if isinstance(strings, pa.ChunkedArray):
+        strings = pa.concat_arrays(strings.chunks) if strings.num_chunks else pa.array([], pa.large_string())
+    if strings.null_count or labels.null_count:
+        row = next(i for i, pair in enumerate(zip(strings, labels, strict=True)) if None in (p.as_py() for p in pair))
+        raise DataError(f"{where}: row {row + 1} has no text or no label; fill it in or remove it")
+    values = labels.to_numpy()
+    if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
+        raise DataError(f"{where}: row {wrong[0] + 1} has label {values[wrong[0]]}; expected 0 or 1")
+    _, offset_buffer, data_buffer = strings.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
+    tokens = data[offsets[0] : offsets[-1]].astype(np.int16) + 1
+    return Split((PackedSequences.from_offsets(tokens, offsets - offsets[0]),), values)
+
+
+def _read_parquet(files: list[Path]) -> Split:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for file in files:
+        try:
+            table = pq.read_table(file)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{file} is not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+        if missing := {"text", "label"} - set(table.column_names):
+            raise DataError(f"{file} has no column {missing.pop()!r}; expected text and label, has {table.column_names}")
+        tables.append(table.select(["text", "label"]))
+    whole = pa.concat_tables(tables)
+    return _split(whole.column("text"), whole.column("label"), str(files[0]))
+
+
+def _read_tree(folder: Path) -> Split:
+    texts: list[bytes] = []
+    labels: list[int] = []
+    for label, kind in enumerate(("neg", "pos")):
+        files = sorted((folder / kind).glob("*.txt"))
+        if not files:
+            raise DataError(f"{folder / kind} holds no .txt reviews; unpack aclImdb_v1.tar.gz again")
+        texts += [file.read_bytes() for file in files]
+        labels += [label] * len(files)
+    return Split((pack_bytes(texts),), np.array(labels, dtype=np.int64))
+
+
+def _read_csv(file: Path) -> Dataset:
+    """One table without official splits: a seeded, stratified half becomes test, under a name of its own."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        table = pd.read_csv(file, dtype=str, keep_default_na=False, encoding="utf-8")
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise DataError(f"{file} is not a readable UTF-8 CSV: {str(error).splitlines()[0]}") from None
+    if missing := {"review", "sentiment"} - set(table.columns):
+        raise DataError(f"{file} has no column {missing.pop()!r}; expected review and sentiment")
+    labels = table["sentiment"].str.strip().str.lower().map(LABELS)
+    if labels.isna().any():
+        row = int(labels.isna().to_numpy().argmax())
+        raise DataError(f"{file}: row {row + 2} has sentiment {table['sentiment'][row]!r}; expected positive or negative")
+    text = pa.chunked_array([pa.array(table["review"].tolist(), pa.large_string())])
+    whole = _split(text, pa.chunked_array([pa.array(labels.astype(np.int64).to_numpy())]), str(file))
+    test = stratified(whole.labels, len(whole) // 2, seed=0)
+    train = np.setdiff1d(np.arange(len(whole)), test)
+    return Dataset(f"{file.stem}-own-split", {"train": whole.select(train), "test": whole.select(test)})
