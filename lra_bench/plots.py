@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING
 
 from tasks.files import atomic_path
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800")
+MARKERS = "osD^vPX*"
 KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos")
 
 
@@ -40,8 +43,7 @@ def _figure(table: Table) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-    title = table.title.partition(", ")
-    figure.suptitle(f"{title[0]}\n{title[2]}", fontsize=10)
+    figure.suptitle("\n".join(textwrap.wrap(table.title, 95)), fontsize=10)
     return figure
 
 
@@ -69,8 +71,8 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     if not points:
         return False
     largest = max((memory for *_, memory in points if memory), default=None)
-    for entry, speed, accuracy, interval, memory in points:
-        area = 1800 * memory / largest if memory and largest else 80
+    # Large bubbles first, so that small ones lie on top of them.
+    for entry, speed, accuracy, interval, memory in sorted(points, key=lambda p: -(p[4] or 0.0)):
         colour = _colour(table, entry)
         axes.errorbar(
             speed,
@@ -78,36 +80,46 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
             [[accuracy - interval[0]], [interval[1] - accuracy]],
             color=colour,
             capsize=3,
-            linewidth=1,
-            zorder=1,
+            linewidth=1.2,
         )
-        axes.scatter(speed, accuracy, area, color=colour, alpha=0.55, edgecolors=colour, zorder=2)
-        size = f"\n{memory:,.0f} MB" if memory else ""
-        # Beside the bubble: its radius in points is the root of its area over pi.
-        offset = ((area / 3.1416) ** 0.5 + 6, 0)
-        axes.annotate(
-            f"{entry.label}{size}", (speed, accuracy), offset, textcoords="offset points", va="center", fontsize=9
-        )
+        area = 1500 * memory / largest if memory and largest else 80
+        axes.scatter(speed, accuracy, area, color=colour, alpha=0.5, edgecolors=colour)
+    # Names in a legend: labels beside the bubbles run into each other where models are alike.
+    for entry, *_, memory in points:
+        size = f", {memory:,.0f} MB" if memory else ""
+        axes.scatter([], [], 60, color=_colour(table, entry), alpha=0.7, label=f"{entry.label}{size}")
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     _style(axes)
-    axes.margins(x=0.28, y=0.25)
+    axes.margins(x=0.15, y=0.2)
     axes.set_xlabel("training speed, steps per second")
-    axes.set_ylabel("test accuracy, % (95 % interval)")
+    axes.set_ylabel("test accuracy, % (bars: 95 % interval)")
     if largest:
-        axes.set_title("bubble area: peak memory of a training step", fontsize=9, color="#555555")
+        axes.set_title("area of a bubble: peak memory of a training step", fontsize=9, color="#555555")
     return True
 
 
 def _learning(axes: Axes, table: Table) -> bool:
     """Validation accuracy against steps: mean over seeds, band from the lowest to the highest."""
     drawn = False
-    for entry in table.entries:
+    for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label, reverse=True)):
         curves = [dict(r.validation_curve) for r in entry.records if r.validation_curve]
         if not curves:
             continue
         steps = sorted(set.intersection(*(set(c) for c in curves)))
         values = [[c[s] for c in curves] for s in steps]
         colour = _colour(table, entry)
-        axes.plot(steps, [sum(v) / len(v) for v in values], "o-", markersize=3.5, color=colour, label=entry.label)
+        # Different widths and markers: exact attentions learn alike to the last digit, and one would hide the other.
+        axes.plot(
+            steps,
+            [mean(v) for v in values],
+            marker=MARKERS[number % len(MARKERS)],
+            markersize=9 - 1.5 * (number % 4),
+            markerfacecolor="none",
+            linewidth=4.5 - 1.2 * (number % 4),
+            alpha=0.8,
+            color=colour,
+            label=entry.label,
+        )
         if len(curves) > 1:
             axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15)
         drawn = True

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
@@ -126,15 +127,15 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
     data, source = _choose_source(name, spec, str(data))
     dataset, fingerprint = _load(name, _TASKS[name](spec), data)
     splits = dict(dataset.splits)
-    if "validation" not in splits:
-        splits["train"], splits["validation"] = _hold_out(splits["train"], spec)
-    length = max_len or spec.max_len
     for split_name, split in splits.items():
         if not len(split):
             raise DataError(f"task {name!r}: the {split_name} split from {source} is empty; give one with examples")
         if split.labels.min() < 0 or split.labels.max() >= spec.num_classes:
             raise DataError(f"task {name!r}: a label of {split_name} is not in 0..{spec.num_classes - 1}")
-        splits[split_name] = split.truncate(length)
+    if "validation" not in splits:
+        splits["train"], splits["validation"] = _hold_out(splits["train"], spec)
+    length = max_len or spec.max_len
+    splits = {split_name: split.truncate(length) for split_name, split in splits.items()}
     return Task(
         name=name,
         version=spec.version,
@@ -193,8 +194,8 @@ def _load(name: str, loader: TaskLoader, data: str) -> tuple[Dataset, str]:
 
 def _hold_out(train: Split, spec: TaskSpec) -> tuple[Split, Split]:
     """Train without validation, and validation: `validation_size` examples, at most a fifth of a small train set."""
-    import numpy as np
-
     size = min(spec.validation_size, len(train) // 5)
+    if not size:
+        raise DataError(f"{len(train)} training examples are too few to hold some out for validation; give at least 5")
     held = stratified(train.labels, size, spec.split_seed)
     return train.select(np.setdiff1d(np.arange(len(train)), held)), train.select(held)

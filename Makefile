@@ -1,0 +1,43 @@
+# Every target is one line of lra-bench in the checkout's own environment; `make setup` alone only makes that.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Variables of the command line, passed on when given.
+OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
+	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
+OUT_OPTION = $(if $(OUT),--out $(OUT))
+
+.PHONY: help setup bench leaderboard bench-trainer test test-all lint
+
+help:
+	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
+	@echo "make setup | leaderboard | bench-trainer | test | test-all | lint"
+
+setup: $(READY)
+
+# The stamp is newer than what it depends on, so that a second call starts at once.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "python 3.10 or newer is needed; set PYTHON=" >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+bench: $(READY)
+	@$(BIN)/lra-bench bench $(OPTIONS)
+
+leaderboard: $(READY)
+	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
+
+bench-trainer: $(READY)
+	@$(BIN)/python benchmarks/trainer_overhead.py $(ARGS)
+
+test: $(READY)
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: $(READY)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

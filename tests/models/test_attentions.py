@@ -1,0 +1,150 @@
+"""What every registered attention must do, whatever its mathematics."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from models import build_attention, build_classifier, list_attentions
+
+DIM, HEADS, MAX_LEN = 16, 2, 64
+ATTENTIONS = list_attentions()
+
+
+def layer(name: str, **settings: object) -> torch.nn.Module:
+    torch.manual_seed(1)
+    return build_attention(name, dim=DIM, num_heads=HEADS, max_len=MAX_LEN, **settings).eval()
+
+
+def lengths_to_mask(lengths: list[int], seq_len: int) -> Tensor:
+    return torch.arange(seq_len) >= torch.tensor(lengths)[:, None]
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@settings(max_examples=15, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4), extra=st.integers(0, 30))
+def test_more_padding_changes_nothing(name: str, lengths: list[int], extra: int) -> None:
+    attention = layer(name)
+    seq_len = max(lengths)
+    x = torch.randn(len(lengths), seq_len, DIM)
+    short = attention(x, padding_mask=lengths_to_mask(lengths, seq_len))
+    # What lies under the mask must not matter either: fill it with large values.
+    padded = torch.cat((x, torch.full((len(lengths), extra, DIM), 1e3)), dim=1)
+    long = attention(padded, padding_mask=lengths_to_mask(lengths, seq_len + extra))
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(short[row, :length], long[row, :length], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_batch_row_does_not_depend_on_the_others(name: str) -> None:
+    attention = layer(name)
+    x = torch.randn(3, 10, DIM)
+    mask = lengths_to_mask([10, 4, 7], 10)
+    together = attention(x, padding_mask=mask)
+    for row, length in enumerate((10, 4, 7)):
+        alone = attention(x[row : row + 1, :length])
+        torch.testing.assert_close(together[row, :length], alone[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("seq_len", [1, 2, MAX_LEN])
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
+def test_outputs_and_gradients_stay_finite(name: str, seq_len: int, scale: float) -> None:
+    attention = layer(name).train()
+    x = (torch.randn(2, seq_len, DIM) * scale).requires_grad_()
+    y = attention(x, padding_mask=lengths_to_mask([seq_len, max(1, seq_len // 2)], seq_len))
+    y.square().mean().backward()
+    assert y.isfinite().all()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in attention.parameters())
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_fully_padded_row_is_finite_and_harms_no_other(name: str) -> None:
+    attention = layer(name)
+    x = torch.randn(2, 8, DIM)
+    y = attention(x, padding_mask=lengths_to_mask([0, 5], 8))
+    assert y.isfinite().all()
+    torch.testing.assert_close(y[1, :5], attention(x[1:, :5])[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_state_dict_round_trip(name: str) -> None:
+    torch.manual_seed(1)
+    first = build_attention(name, dim=DIM, num_heads=HEADS, max_len=MAX_LEN).eval()
+    torch.manual_seed(2)
+    second = build_attention(name, dim=DIM, num_heads=HEADS, max_len=MAX_LEN).eval()
+    x = torch.randn(2, 9, DIM)
+    assert not torch.equal(first(x), second(x))
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(first(x), second(x))
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_bfloat16_is_close_to_float32(name: str) -> None:
+    attention = layer(name)
+    x = torch.randn(2, 40, DIM)
+    exact = attention(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = attention(x)
+    torch.testing.assert_close(rounded.float(), exact, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_gradients_in_float64(name: str) -> None:
+    attention = layer(name).double()
+    x = torch.randn(2, 5, DIM, dtype=torch.float64, requires_grad=True)
+    mask = lengths_to_mask([5, 3], 5)
+
+    def real_rows(x: Tensor) -> Tensor:
+        return attention(x, padding_mask=mask)[~mask]
+
+    assert torch.autograd.gradcheck(real_rows, (x,))
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_padding_never_changes_a_prediction(name: str, pooling: str, positions: str) -> None:
+    model = build_classifier(
+        name,
+        vocab_size=20,
+        num_classes=3,
+        max_len=MAX_LEN,
+        dim=DIM,
+        num_heads=HEADS,
+        mlp_dim=8,
+        pooling=pooling,  # type: ignore[arg-type]
+        positions=positions,
+    ).eval()
+    tokens = torch.randint(1, 20, (3, 12))
+    lengths = [12, 1, 5]
+    mask = lengths_to_mask(lengths, 12)
+    tokens = tokens.masked_fill(mask, 0)
+    wide = torch.nn.functional.pad(tokens, (0, 40))
+    torch.testing.assert_close(model(tokens, mask), model(wide, lengths_to_mask(lengths, 52)), atol=1e-5, rtol=1e-4)
+
+
+def test_softmax_and_sdpa_agree() -> None:
+    explicit, fused = layer("softmax"), layer("sdpa")
+    fused.load_state_dict(explicit.state_dict())
+    x = torch.randn(3, 50, DIM)
+    mask = lengths_to_mask([50, 20, 1], 50)
+    a, b = explicit(x, padding_mask=mask)[~mask], fused(x, padding_mask=mask)[~mask]
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+def test_softmax_is_the_textbook_formula() -> None:
+    attention = layer("softmax")
+    x = torch.randn(1, 6, DIM)
+    q, k, v = attention.qkv_proj(x).view(1, 6, 3, HEADS, DIM // HEADS).unbind(2)  # each [1, 6, heads, head_dim]
+    expected = torch.zeros(1, 6, DIM)
+    for head in range(HEADS):
+        for t in range(6):
+            weights = torch.stack([(q[0, t, head] * k[0, i, head]).sum() for i in range(6)]) / (DIM // HEADS) ** 0.5
+            weights = weights.exp() / weights.exp().sum()
+            mixed = sum(weights[i] * v[0, i, head] for i in range(6))
+            expected[0, t, head * DIM // HEADS : (head + 1) * DIM // HEADS] = mixed
+    torch.testing.assert_close(attention(x), attention.out_proj(expected), atol=1e-5, rtol=1e-4)

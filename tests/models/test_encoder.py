@@ -1,0 +1,73 @@
+"""Encoder, pooling and heads."""
+
+import pytest
+import torch
+
+from models import build_classifier, build_encoder
+from models.encoder import sinusoidal_positions
+from models.heads import mean_pool
+
+
+def test_shapes_with_and_without_cls() -> None:
+    tokens = torch.randint(1, 10, (2, 7))
+    mask = torch.zeros(2, 7, dtype=torch.bool)
+    hidden, out_mask = build_encoder("softmax", vocab_size=10, max_len=8)(tokens, mask)
+    assert hidden.shape == (2, 7, 64)
+    assert out_mask is mask
+    hidden, out_mask = build_encoder("softmax", vocab_size=10, max_len=8, cls_token=True)(tokens, mask)
+    assert hidden.shape == (2, 8, 64)
+    assert out_mask is not None
+    assert out_mask.shape == (2, 8)
+
+
+def test_full_length_fits_with_cls_and_longer_is_refused() -> None:
+    encoder = build_encoder("softmax", vocab_size=10, max_len=8, cls_token=True)
+    encoder(torch.ones(1, 8, dtype=torch.long))
+    with pytest.raises(ValueError, match="sequence of 9 tokens; this encoder takes at most 8"):
+        encoder(torch.ones(1, 9, dtype=torch.long))
+
+
+def test_mean_pool_leaves_padding_out_even_if_it_is_not_finite() -> None:
+    hidden = torch.tensor([[[1.0], [3.0], [float("nan")]], [[5.0], [float("inf")], [0.0]]])
+    mask = torch.tensor([[False, False, True], [False, True, True]])
+    assert mean_pool(hidden, mask).tolist() == [[2.0], [5.0]]
+    assert mean_pool(hidden, torch.ones(2, 3, dtype=torch.bool)).tolist() == [[0.0], [0.0]]
+
+
+def test_sinusoidal_positions_are_the_formula() -> None:
+    table = sinusoidal_positions(50, 6)
+    assert table[0].tolist() == [0, 1, 0, 1, 0, 1]
+    torch.testing.assert_close(table[7, 2], torch.sin(torch.tensor(7 / 10000 ** (2 / 6))))
+    torch.testing.assert_close(table[7, 5], torch.cos(torch.tensor(7 / 10000 ** (4 / 6))))
+    assert sinusoidal_positions(4, 5).shape == (4, 5)
+
+
+def test_order_matters_to_the_encoder() -> None:
+    model = build_classifier("softmax", vocab_size=10, num_classes=2, max_len=8).eval()
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    assert not torch.allclose(model(tokens), model(tokens.flip(1)), atol=1e-6)
+
+
+def test_lra_text_size_matches_the_published_count() -> None:
+    """3.487 M parameters, computed from the released configuration (without biases, CLS, 257 tokens)."""
+    model = build_classifier(
+        "softmax",
+        vocab_size=257,
+        num_classes=2,
+        max_len=4000,
+        dim=256,
+        num_heads=4,
+        num_layers=4,
+        mlp_dim=1024,
+        attention_bias=False,
+        positions="sinusoidal",
+        pooling="cls",
+    )
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(3.487e6, rel=1e-3)
+
+
+def test_padding_tokens_alone_give_a_finite_prediction() -> None:
+    for name in ("softmax", "sdpa", "rfa"):
+        model = build_classifier(name, vocab_size=10, num_classes=2, max_len=8).eval()
+        tokens = torch.zeros(1, 4, dtype=torch.long)
+        assert model(tokens, torch.ones(1, 4, dtype=torch.bool)).isfinite().all()
