@@ -33,8 +33,13 @@ class DeviceSplit:
 
     def __init__(self, split: Split, max_len: int, device: torch.device) -> None:
         self.split, self._max_len = split, max_len
+        # One token more than there are, so that even a set of nothing but empty sequences can be gathered from.
         self._inputs = [
-            tuple(torch.from_numpy(a).to(device) for a in (s.tokens, s.starts, s.lengths)) for s in split.inputs
+            tuple(
+                torch.from_numpy(a).to(device)
+                for a in (np.append(s.tokens, s.tokens.dtype.type(0)), s.starts, s.lengths)
+            )
+            for s in split.inputs
         ]
         self._labels = torch.from_numpy(split.labels).to(device)
 

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from models import Classifier, build_classifier
 
-from .config import RunConfig
+from .config import AttentionConfig, RunConfig
 
 
 def build_model(config: RunConfig, num_classes: int, vocab_size: int) -> Classifier:
@@ -36,6 +36,13 @@ def count_parameters(config: RunConfig, num_classes: int, vocab_size: int) -> in
     with torch.device("meta"):
         model = build_model(config, num_classes, vocab_size)
     return sum(p.numel() for p in model.parameters())
+
+
+def parameters_ratio(config: RunConfig, num_classes: int, vocab_size: int) -> float:
+    """Parameters over those of the softmax transformer of the same sizes, which the rule for fair entries looks at."""
+    softmax = config.model_copy(update={"attention": AttentionConfig(name="softmax", settings={})})
+    sizes = (num_classes, vocab_size)
+    return count_parameters(config, *sizes) / count_parameters(softmax, *sizes)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """One cell of a benchmark in a process of its own: profile, train, test, record.
 
-Started by `lra_bench.sweep` as `python -m lra_bench.cell`, so that a crash or an out-of-memory kill ends this cell alone
-and so that peak memory is that of a process which did nothing else.
+Started by `lra_bench.sweep` as `python -m lra_bench.cell`, so that a crash or an out-of-memory kill ends this cell
+alone and so that peak memory is that of a process which did nothing else.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from tasks import Task, load_task
+from tasks import Task, load_task, task_spec
 
 from .config import RunConfig, load_plugins
 from .records import DataRecord, Record, Result, now, write_record
@@ -74,20 +75,23 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     import torch
     from accelerate import Accelerator
 
-    from .build import build_model
+    from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .profiler import profile_training
     from .trainer import Trainer
 
     config = plan.record.config
     load_plugins(config.plugins)
-    from tasks import task_spec
-
     spec = task_spec(config.task)
+    sizes = (spec.num_classes, spec.vocab_size)
+    outcome |= {"params": count_parameters(config, *sizes), "params_ratio": parameters_ratio(config, *sizes)}
+    # An attention may need real values; then its operations stay unknown, but it runs all the same.
+    with suppress(Exception):
+        outcome["flops_per_step"] = estimate_step(config, *sizes).flops
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )
     # First of all, while the process has not yet touched any data: only then is its peak memory the step's own.
-    outcome["profile"] = profile_training(config, spec.num_classes, spec.vocab_size, accelerator)
+    outcome["profile"] = profile_training(config, *sizes, accelerator)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")

@@ -86,7 +86,7 @@ def list_() -> None:
 
     for kind in ("tasks", "models", "protocols"):
         print(kind)
-        for name in names(kind):  # type: ignore[arg-type]
+        for name in names(kind):
             entry = yaml.safe_load((CONFIGS / kind / f"{name}.yaml").read_text(encoding="utf-8"))
             paper = f" [{entry['paper']}]" if entry.get("paper") else ""
             print(f"  {name:<12} {entry['description']}{paper}")

@@ -51,6 +51,12 @@ class Entry:
         return mean(values) if values else None
 
     @property
+    def last_accuracy(self) -> float | None:
+        """Mean test accuracy of the last weights, whatever validation said of them."""
+        values = [r.result.last_accuracy for r in self.scored if r.result]
+        return mean(values) if values else None
+
+    @property
     def accuracy_std(self) -> float | None:
         """Standard deviation over seeds; None for fewer than two."""
         values = [r.result.accuracy for r in self.scored if r.result]
@@ -160,7 +166,7 @@ def build_tables(records: Iterable[Record]) -> list[Table]:
     """Group records into tables of entries; of several records of one seed the latest counts."""
     latest: dict[tuple[object, ...], Record] = {}
     for record in sorted(records, key=lambda r: r.created):
-        latest[(*_table_key(record), *_entry_key(record), record.config.seed)] = record
+        latest[_table_key(record), _entry_key(record), record.config.seed] = record
     ordered = sorted(latest.values(), key=lambda r: (_table_key(r), _entry_key(r), r.config.seed))
     tables = []
     for _, group in groupby(ordered, key=_table_key):
@@ -200,7 +206,7 @@ def _row(table: Table, entry: Entry) -> dict[str, Any]:
         "accuracy": _round(entry.accuracy, 2),
         "accuracy_std": _round(entry.accuracy_std, 2),
         "accuracy_ci95": f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else None,
-        "accuracy_last": _round(mean(x.result.last_accuracy for x in entry.scored if x.result), 2) if interval else None,
+        "accuracy_last": _round(entry.last_accuracy, 2),
         "test_size": r.data.test_size,
         "step_time_ms": _round(step_time, 2),
         "steps_per_sec": _round(1e3 / step_time, 3) if step_time else None,
@@ -268,7 +274,7 @@ def _markdown_table(table: Table) -> str:
     for entry in table.entries:
         row = _row(table, entry)
         low_high = entry.interval
-        over = " (over 110 % of softmax)" if row["params_ratio"] > FAIR_PARAMS_RATIO else ""
+        over = " (over 110 % of softmax)" if (row["params_ratio"] or 0) > FAIR_PARAMS_RATIO else ""
         row |= {
             "model": entry.label,
             "accuracy": _text(row["accuracy"], ".1f") + (f" ± {entry.accuracy_std:.1f}" if entry.accuracy_std else ""),
@@ -277,7 +283,7 @@ def _markdown_table(table: Table) -> str:
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
             "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
-            "params": f"{row['params']:,}{over}",
+            "params": _text(row["params"], ",") + over,
             "train_time_s": _text(row["train_time_s"], ".0f"),
             "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
         }
@@ -285,9 +291,10 @@ def _markdown_table(table: Table) -> str:
     r = table.first
     commits = sorted({_row(table, e)["commit"] for e in table.entries})
     note = (
-        f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens in"
-        f" {r.machine.precision} on {r.machine.threads} threads of torch {r.machine.torch}; commit {', '.join(commits)}."
-        " Speed and memory × are relative to softmax. A rank with = is a tie: the difference is within its 95 % interval."
+        f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
+        f" in {r.machine.precision} on {r.machine.threads} threads of torch {r.machine.torch};"
+        f" commit {', '.join(commits)}. Speed and memory × are relative to softmax."
+        " A rank with = is a tie: the difference is within its 95 % interval."
     )
     if r.data.dataset.endswith("-synthetic"):
         note += " Synthetic data: not comparable with any published figure."

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+
 from .batching import Batch
 from .build import build_model
 from .config import RunConfig
@@ -73,7 +75,7 @@ def time_steps(step: Callable[[], Any], device: torch.device) -> tuple[float, fl
             step()
             event.record()
         torch.cuda.synchronize(device)
-        times = [a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False)]
+        times = [a.elapsed_time(b) for a, b in pairwise(events)]
     else:
         marks = [time.perf_counter()]
         for _ in range(count):
@@ -88,7 +90,9 @@ def _load_libraries() -> None:
     """Page in torch's code by a step so small that it weighs nothing, or every model's memory would include it."""
     layer = torch.nn.Linear(8, 8)
     optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
-    torch.nn.functional.gelu(torch.nn.functional.layer_norm(layer(torch.randn(8, 8)), (8,))).softmax(-1).sum().backward()
+    torch.nn.functional.gelu(torch.nn.functional.layer_norm(layer(torch.randn(8, 8)), (8,))).softmax(
+        -1
+    ).sum().backward()
     optimizer.step()
 
 
@@ -120,4 +124,3 @@ def profile_training(config: RunConfig, num_classes: int, vocab_size: int, accel
         peak_memory_mb=memory.mb(),
         peak_reserved_mb=memory.reserved_mb(),
     )
-

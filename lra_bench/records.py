@@ -88,9 +88,9 @@ class Record(_Part):
     config: RunConfig
     digest: str
     data: DataRecord
-    params: int
-    params_ratio: float
-    flops_per_step: int | None
+    params: int | None = None
+    params_ratio: float | None = None
+    flops_per_step: int | None = None
     profile: StepProfile | None = None
     result: Result | None = None
     steps: int = 0

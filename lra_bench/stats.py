@@ -13,4 +13,5 @@ def wilson_interval(correct: float, count: int, z: float = Z95) -> tuple[float, 
     share = correct / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
     half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
-    return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
+    # At 0 and 1 the bounds equal the share, but for rounding.
+    return 100 * max(0.0, min(share, centre - half)), 100 * min(1.0, max(share, centre + half))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,17 +18,8 @@ from .records import Record, now, read_record, record_path, run_id, write_record
 
 
 def plan_cell(config: RunConfig, task: Task, out: Path) -> CellPlan:
-    """Everything about a cell that is known before it runs."""
-    from .build import count_parameters, estimate_step
-
+    """Everything about a cell that is known without touching its attention, which may be anybody's code."""
     digest = config.digest(task.fingerprint, plugin_source(config))
-    params = count_parameters(config, task.num_classes, task.vocab_size)
-    # The rule for a fair entry compares with the softmax transformer of the same sizes.
-    softmax = config.model_copy(update={"attention": config.attention.model_copy(update={"name": "softmax", "settings": {}})})
-    try:
-        flops = estimate_step(config, task.num_classes, task.vocab_size).flops
-    except Exception:  # an attention may need real values; its run then has no count, but is a run all the same
-        flops = None
     record = Record(
         run_id=run_id(config, task.dataset, digest),
         created=now(),
@@ -36,9 +28,6 @@ def plan_cell(config: RunConfig, task: Task, out: Path) -> CellPlan:
         config=config,
         digest=digest,
         data=describe_data(config, task),
-        params=params,
-        params_ratio=params / count_parameters(softmax, task.num_classes, task.vocab_size),
-        flops_per_step=flops,
         machine=describe_machine(config.device, config.train.precision),
         code=describe_code(),
     )
@@ -101,9 +90,10 @@ def resolve_cells(
 def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> list[Record]:
     """Run every cell that has no finished record yet, in order, and return all their records.
 
-    Raises DataError before the first run when any task's data cannot be had. On Ctrl-C the cell that runs ends as
-    interrupted and KeyboardInterrupt goes on to the caller.
+    Raises OSError or DataError before the first run when `out` cannot be written or a task's data not be had. On
+    Ctrl-C the cell that runs ends as interrupted and KeyboardInterrupt goes on to the caller.
     """
+    _check_writable(out / "runs")
     tasks: dict[tuple[str, int], Task] = {}
     plans = []
     for config in configs:
@@ -127,6 +117,13 @@ def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> l
         records.append(run_isolated(plan))
         _say(_summary(records[-1]))
     return records
+
+
+def _check_writable(folder: Path) -> None:
+    """Make `folder` and find out now, not after an hour of training, whether files can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def run_isolated(plan: CellPlan) -> Record:

@@ -169,7 +169,7 @@ class Trainer:
                 batch = data.batch(indices)
                 correct += (model(*batch.model_inputs()).argmax(dim=-1) == batch.labels).sum()
         model.train()
-        return int(self.accelerator.reduce(correct, "sum").item()), len(data)  # type: ignore[union-attr]
+        return int(self.accelerator.reduce(correct, "sum").item()), len(data)
 
     def test(self) -> tuple[int, int, float]:
         """Correct predictions of the best-validation weights on test, examples, and the last weights' accuracy."""

@@ -10,7 +10,7 @@ from .registry import build_attention
 
 
 def sinusoidal_positions(max_len: int, dim: int) -> Tensor:
-    """Fixed position table `[max_len, dim]`: sines in even, cosines in odd columns (Vaswani et al. 2017, section 3.5)."""
+    """Fixed table `[max_len, dim]`: sines in even, cosines in odd columns (Vaswani et al. 2017, section 3.5)."""
     position = torch.arange(max_len, dtype=torch.float32)[:, None]
     frequency = torch.exp(torch.arange(0, dim, 2, dtype=torch.float32) * (-math.log(10_000.0) / dim))
     table = torch.zeros(max_len, dim)

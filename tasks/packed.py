@@ -27,8 +27,8 @@ class PackedSequences:
     @classmethod
     def from_offsets(cls, tokens: NDArray[np.integer], offsets: NDArray[np.integer]) -> PackedSequences:
         """Sequences lying without gaps: sequence i ends where i + 1 starts. offsets: `[num_sequences + 1]`."""
-        offsets = offsets.astype(np.int64)
-        return cls(tokens, offsets[:-1], np.diff(offsets))
+        ends = offsets.astype(np.int64)
+        return cls(tokens, ends[:-1], ends[1:] - ends[:-1])
 
     @classmethod
     def from_list(cls, sequences: Iterable[Iterable[int]]) -> PackedSequences:

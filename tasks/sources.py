@@ -47,7 +47,8 @@ def cached(task: str, key: dict[str, object], build: Callable[[], Dataset]) -> t
                 _write(path, *stored)
     except OSError as error:
         raise DataError(
-            f"cannot write the cache {path.parent}: {error.strerror or error}; set LRA_BENCH_CACHE to a folder with room"
+            f"cannot write the cache {path.parent}: {error.strerror or error};"
+            " set LRA_BENCH_CACHE to a folder with room"
         ) from None
     return stored
 
@@ -60,7 +61,8 @@ def _read(path: Path) -> tuple[Dataset, str] | None:
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata()
-            data = Dataset.from_arrays(metadata["dataset"], {name: file.get_tensor(name) for name in file.keys()})
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        data = Dataset.from_arrays(metadata["dataset"], arrays)
         fingerprint = data.fingerprint()
         if fingerprint == metadata["fingerprint"]:
             return data, fingerprint

@@ -20,8 +20,8 @@ _TITLE_FIRST = (
     " Silent Twelfth Velvet Winter Yellow"
 ).split()
 _TITLE_SECOND = (
-    "Anchor Bridge Carnival Door Engine Forest Garden Harbor Island Journey Kingdom Lantern Mirror Orchard Promise River"
-    " Station Tower Valley Window"
+    "Anchor Bridge Carnival Door Engine Forest Garden Harbor Island Journey Kingdom Lantern Mirror Orchard Promise"
+    " River Station Tower Valley Window"
 ).split()
 _TITLES = [f"The {first} {second}" for first in _TITLE_FIRST for second in _TITLE_SECOND]
 _PRAISE = (

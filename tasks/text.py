@@ -45,7 +45,9 @@ class TextTask(TaskLoader):
             return _read_csv(files[0])
         if files[0].is_dir():
             return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
-        return Dataset("imdb", {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
+        return Dataset(
+            "imdb", {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS}
+        )
 
     def download(self, hub: HubSource) -> Dataset:
         import datasets
@@ -87,7 +89,7 @@ def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
     if strings.null_count or labels.null_count:
         row = next(i for i, pair in enumerate(zip(strings, labels, strict=True)) if None in (p.as_py() for p in pair))
         raise DataError(f"{where}: row {row + 1} has no text or no label; fill it in or remove it")
-    values = labels.to_numpy()
+    values = labels.to_numpy().copy()  # Arrow's own memory is read-only
     if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
         raise DataError(f"{where}: row {wrong[0] + 1} has label {values[wrong[0]]}; expected 0 or 1")
     _, offset_buffer, data_buffer = strings.buffers()
@@ -108,7 +110,9 @@ def _read_parquet(files: list[Path]) -> Split:
         except pa.ArrowInvalid as error:
             raise DataError(f"{file} is not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
         if missing := {"text", "label"} - set(table.column_names):
-            raise DataError(f"{file} has no column {missing.pop()!r}; expected text and label, has {table.column_names}")
+            raise DataError(
+                f"{file} has no column {missing.pop()!r}; expected text and label, has {table.column_names}"
+            )
         tables.append(table.select(["text", "label"]))
     whole = pa.concat_tables(tables)
     return _split(whole.column("text"), whole.column("label"), str(files[0]))
@@ -140,7 +144,9 @@ def _read_csv(file: Path) -> Dataset:
     labels = table["sentiment"].str.strip().str.lower().map(LABELS)
     if labels.isna().any():
         row = int(labels.isna().to_numpy().argmax())
-        raise DataError(f"{file}: row {row + 2} has sentiment {table['sentiment'][row]!r}; expected positive or negative")
+        raise DataError(
+            f"{file}: row {row + 2} has sentiment {table['sentiment'][row]!r}; expected positive or negative"
+        )
     text = pa.chunked_array([pa.array(table["review"].tolist(), pa.large_string())])
     whole = _split(text, pa.chunked_array([pa.array(labels.astype(np.int64).to_numpy())]), str(file))
     test = stratified(whole.labels, len(whole) // 2, seed=0)

@@ -43,6 +43,7 @@ class RandomFeatureAttention(MultiHeadAttention):
             raise ValueError(f"temperature is {temperature}; expected a positive number")
         self.temperature = temperature
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
+        self.pool: Tensor
         self.register_buffer("pool", torch.randn(pool_size, num_features, self.head_dim))
 
     def random_matrices(self) -> Tensor:

@@ -66,7 +66,9 @@ def test_acl_imdb_tree(tmp_path: Path) -> None:
 
 
 def test_csv_gets_its_own_split_and_name(tmp_path: Path) -> None:
-    table = pd.DataFrame({"review": [f'"quoted", and\nbroken {i}' for i in range(40)], "sentiment": ["positive", "negative"] * 20})
+    table = pd.DataFrame(
+        {"review": [f'"quoted", and\nbroken {i}' for i in range(40)], "sentiment": ["positive", "negative"] * 20}
+    )
     table.to_csv(tmp_path / "reviews.csv", index=False)
     task = load_task("text", data=tmp_path)
     assert task.dataset == "reviews-own-split"
@@ -101,7 +103,7 @@ def test_bad_parquet(tmp_path: Path, columns: dict[str, list[object]], message: 
         (b"review,sentiment\na,positive\nb,meh\n", "row 3 has sentiment 'meh'"),
         (b"", "not a readable UTF-8 CSV"),
         (b"review,sentiment\n\xff\xfe,positive\n", "not a readable UTF-8 CSV"),
-        (b"review,sentiment\na,positive,b,c\n\"", "not a readable UTF-8 CSV"),
+        (b'review,sentiment\na,positive,b,c\n"', "not a readable UTF-8 CSV"),
     ],
 )
 def test_bad_csv(tmp_path: Path, content: bytes, message: str) -> None:
@@ -235,6 +237,6 @@ def test_a_hub_that_hangs_costs_seconds(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_listing_tasks_does_not_import_torch() -> None:
-    code = "import sys, tasks; assert 'torch' not in sys.modules and 'pandas' not in sys.modules; print(tasks.list_tasks())"
+    code = "import sys, tasks; assert not {'torch', 'pandas'} & set(sys.modules); print(tasks.list_tasks())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(list_tasks())

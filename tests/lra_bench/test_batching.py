@@ -1,0 +1,56 @@
+"""Batches from packed arrays, and the order of training."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lra_bench.batching import LENGTH_MULTIPLE, DeviceSplit, TrainingOrder
+from tasks import PackedSequences, Split
+
+
+@settings(deadline=None)
+@given(
+    sequences=st.lists(st.lists(st.integers(1, 256), max_size=300), min_size=1, max_size=8),
+    max_len=st.sampled_from([1, 100, 128, 200, 400]),
+    seed=st.integers(0, 99),
+)
+def test_a_batch_is_the_padded_sequences(sequences: list[list[int]], max_len: int, seed: int) -> None:
+    packed = PackedSequences.from_list(sequences)
+    split = Split((packed,), np.arange(len(sequences))).truncate(max_len)
+    data = DeviceSplit(split, max_len, torch.device("cpu"))
+    chosen = np.random.default_rng(seed).permutation(len(sequences))[:3]
+    batch = data.batch(chosen)
+    (tokens,), (mask,) = batch.tokens, batch.padding_masks
+    cut = [sequences[i][:max_len] for i in chosen]
+    longest = max(1, *(len(s) for s in cut))
+    assert tokens.shape[1] == min(max_len, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+    for row, sequence in enumerate(cut):
+        assert tokens[row].tolist() == sequence + [0] * (tokens.shape[1] - len(sequence))
+        assert mask[row].sum() == tokens.shape[1] - len(sequence)
+    assert batch.labels.tolist() == chosen.tolist()
+
+
+@given(count=st.integers(1, 50), batch_size=st.integers(1, 60), seed=st.integers(0, 9))
+def test_an_epoch_sees_nothing_twice(count: int, batch_size: int, seed: int) -> None:
+    order = TrainingOrder(count, batch_size, seed)
+    for epoch in range(2):
+        steps = range(epoch * order.steps_per_epoch, (epoch + 1) * order.steps_per_epoch)
+        seen = np.concatenate([order[s] for s in steps])
+        assert len(seen) == len(set(seen.tolist()))
+        assert count - len(seen) < min(batch_size, count)
+
+
+def test_order_is_a_function_of_seed_and_step() -> None:
+    one, other = TrainingOrder(100, 7, seed=1), TrainingOrder(100, 7, seed=1)
+    forwards = [one[s] for s in range(40)]
+    assert all(np.array_equal(other[s], forwards[s]) for s in reversed(range(40)))
+    assert not np.array_equal(TrainingOrder(100, 7, seed=2)[0], forwards[0])
+    assert not np.array_equal(forwards[0], forwards[14])
+
+
+def test_evaluation_order_covers_everything_once() -> None:
+    packed = PackedSequences.from_list([[1] * n for n in (5, 1, 9, 3, 7)])
+    data = DeviceSplit(Split((packed,), np.zeros(5, np.int64)), 16, torch.device("cpu"))
+    batches = data.by_length(2)
+    assert [b.tolist() for b in batches] == [[1, 3], [0, 4], [2]]

@@ -1,0 +1,258 @@
+"""The command line from outside: whole runs, bad input, interruption."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lra_bench import ROOT
+from lra_bench.leaderboard import COLUMNS
+
+from .conftest import TINY, files_below
+
+SETTINGS = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
+
+PLUGIN = '''
+from models import MultiHeadAttention, register_attention
+
+@register_attention("mine")
+class Mine(MultiHeadAttention):
+    """Everybody gets the mean."""
+
+    def attend(self, q, k, v, padding_mask):
+        if padding_mask is None:
+            return v.mean(dim=2, keepdim=True).expand_as(v)
+        keep = ~padding_mask[:, None, :, None]
+        return ((v * keep).sum(dim=2, keepdim=True) / keep.sum(dim=2, keepdim=True).clamp_min(1)).expand_as(v)
+'''
+
+
+def lra_bench(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lra_bench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ("bench", "--task", "text", "--models", "softmax,rfa", "--data", reviews, "--out", out, *SETTINGS)
+    done = lra_bench(*command)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(out / "leaderboard.csv")
+    assert list(table.columns) == COLUMNS
+    assert sorted(table["model"]) == ["rfa", "softmax"]
+    assert set(table["status"]) == {"ok"}
+    assert (table["protocol"] == "quick").all()
+    assert table["step_time_ms"].gt(0).all()
+    assert table["peak_memory_mb"].gt(0).all()
+    assert table["params_ratio"].between(1, 1.01).all()
+    assert {p.suffix for p in out.iterdir() if p.is_file()} == {".csv", ".md", ".png"}
+    assert len(list(out.glob("*.png"))) == 3
+    assert (out / "leaderboard.md").read_text().strip() in done.stdout
+    assert not list((out / "checkpoints").iterdir())
+    for path in (out / "runs").glob("*.json"):
+        record = json.loads(path.read_text())
+        assert record["steps"] == 12
+        assert len(record["validation_curve"]) == 3
+        assert record["data"]["dataset"] == "imdb"
+        assert record["machine"]["threads"] >= 1
+
+    before = {p: (out / p).read_bytes() for p in files_below(out) if p.endswith((".json", ".csv", ".md", ".png"))}
+    started = time.perf_counter()
+    again = lra_bench(*command)
+    assert again.returncode == 0
+    assert again.stderr.count("not run again") == 2
+    assert time.perf_counter() - started < 60
+    assert {p: (out / p).read_bytes() for p in before} == before
+
+    for name in list(before):
+        if not name.startswith("runs"):
+            (out / name).unlink()
+    assert lra_bench("leaderboard", "--out", out).returncode == 0
+    assert {p: (out / p).read_bytes() for p in before} == before
+
+
+def test_a_plugin_is_one_file(reviews: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "my_attention.py"
+    plugin.write_text(PLUGIN)
+    command = ["bench", "--task", "text", "--models", "mine", "--plugin", plugin, "--data", reviews]
+    done = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
+    assert done.returncode == 0, done.stderr
+    assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["model"].tolist() == ["mine"]
+    # An edited plugin is another attention: its old run is not taken for finished.
+    plugin.write_text(PLUGIN.replace("the mean", "the average"))
+    again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
+    assert "not run again" not in again.stderr
+
+
+def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "faulty.py"
+    attend = "def attend(self, q, k, v, padding_mask):"
+    plugin.write_text(
+        "import os, signal, torch\nfrom models import MultiHeadAttention, register_attention\n"
+        + "".join(
+            f"@register_attention({name!r})\nclass {name.title()}(MultiHeadAttention):\n    {attend}\n        {body}\n"
+            for name, body in {
+                "raises": "raise RuntimeError('no luck\\nat all')",
+                "leaves": "raise SystemExit(0)",
+                "dies": "os._exit(7)",
+                "killed": "os.kill(os.getpid(), signal.SIGKILL)",
+                "hungry": "return v + torch.empty(2**60)",
+                "astray": "return v * float('nan')",
+            }.items()
+        )
+        + "\n"
+    )
+    models = "raises,leaves,dies,killed,hungry,astray,sdpa"
+    done = lra_bench(
+        "bench", "--task", "text", "--models", models, "--plugin", plugin, "--data", reviews, "--out", tmp_path / "out",
+        *SETTINGS, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    table = pd.read_csv(tmp_path / "out" / "leaderboard.csv").set_index("model")
+    assert table["status"].to_dict() == {
+        "sdpa": "ok",
+        "raises": "failed",
+        "leaves": "failed",
+        "dies": "failed",
+        "killed": "oom",
+        "hungry": "oom",
+        "astray": "diverged",
+    }
+    assert table.loc["raises", "reason"] == "RuntimeError: no luck"
+    assert "code 7" in table.loc["dies", "reason"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_leaves_a_record_and_is_resumed(reviews: Path, tmp_path: Path, signum: int) -> None:
+    out = tmp_path / "out"
+    arguments = ["run", "--task", "text", "--model", "rfa", "--data", reviews, "--out", out, *SETTINGS]
+    arguments += ["--set", "train.steps=1000", "--set", "train.eval_every=500"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lra_bench", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while not list(out.glob("checkpoints/*.pt")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" not in errors
+    (path,) = out.glob("runs/*.json")
+    record = json.loads(path.read_text())
+    assert record["status"] == "interrupted"
+    assert 0 < record["steps"] < 1000
+    assert pd.read_csv(out / "leaderboard.csv")["status"].tolist() == ["interrupted"]
+
+    resumed = lra_bench(*arguments)
+    assert resumed.returncode == 0, resumed.stderr
+    final = json.loads(path.read_text())
+    assert (final["status"], final["steps"]) == ("ok", 1000)
+    # It went on from the interruption rather than from the start: the first entries are those of the first part.
+    assert final["loss_curve"][: len(record["loss_curve"])] == record["loss_curve"]
+
+
+def test_dry_run_trains_nothing(tmp_path: Path) -> None:
+    done = lra_bench(
+        "run", "--task", "text", "--model", "rfa", "--dry-run", "--out", tmp_path / "out", "--set", "train.steps=7"
+    )
+    assert done.returncode == 0
+    for expected in ("steps: 7", "num_features: 64", "parameters: 124,994", "estimated memory of a training step: "):
+        assert expected in done.stdout
+    assert not (tmp_path / "out").exists()
+
+
+def test_list_and_help_answer_at_once() -> None:
+    for arguments, expected in ((["list"], ("text", "rfa", "sdpa", "compact")), (["--help"], ("bench", "leaderboard"))):
+        started = time.perf_counter()
+        done = lra_bench(*arguments)
+        assert done.returncode == 0
+        assert all(word in done.stdout for word in expected)
+        assert time.perf_counter() - started < 5  # a second on an idle machine; torch alone takes longer
+    code = "import sys; from lra_bench.cli import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, "list"], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("verb", ["bench", "run", "leaderboard", "list"])
+def test_every_verb_has_help(verb: str) -> None:
+    done = lra_bench(verb, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+BENCH = ["bench", "--task", "text", "--data", "embedded"]
+BAD_INPUT = [
+    (["bnch"], "bnch"),
+    (["bench", "--tsk", "text"], "--tsk"),
+    (["run", "--model", "rfa"], "--task"),
+    (["bench", "--seeds", "0"], "seeds"),
+    (["bench", "--seeds", "two"], "--seeds"),
+    (["bench", "--task", "texd"], "unknown task 'texd'; did you mean 'text'"),
+    ([*BENCH, "--models", "rfaa"], "unknown model 'rfaa'; did you mean 'rfa'"),
+    ([*BENCH, "--models", ","], "no model given"),
+    ([*BENCH, "--protocol", "quik"], "unknown protocol 'quik'; did you mean 'quick'"),
+    ([*BENCH, "--device", "tpu"], "unknown device 'tpu'"),
+    ([*BENCH, "--set", "train.stepz=1"], "did you mean 'train.steps'"),
+    ([*BENCH, "--set", "train.steps=none"], "train.steps"),
+    ([*BENCH, "--set", "attention.colour=3"], "none of the models softmax, sdpa, rfa has the setting"),
+    ([*BENCH, "--set", "attention.num_features=x"], "num_features = 'x'"),
+    ([*BENCH, "--plugin", "nowhere.py"], "nowhere.py"),
+    (["bench", "--task", "text", "--data", "nowhere"], "neither auto, hub, embedded nor an existing folder"),
+    (["leaderboard", "--out", "nowhere"], "not a results folder"),
+    (["run", "--task", "text", "--model", "rfa", "--seed", "-1"], "seed"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD_INPUT, ids=[" ".join(a) for a, _ in BAD_INPUT])
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = lra_bench(*arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+    assert re.fullmatch(r"error: .+\n", done.stderr)
+    assert done.stdout == ""
+    assert files_below(tmp_path) == set()
+
+
+def test_settings_of_one_attention_reach_that_one_only(reviews: Path, tmp_path: Path) -> None:
+    done = lra_bench(
+        "bench", "--task", "text", "--models", "sdpa,rfa", "--data", reviews, "--out", tmp_path, *SETTINGS,
+        "--set", "attention.num_features=8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "leaderboard.csv", keep_default_na=False)
+    assert dict(zip(table["model"], table["settings"], strict=True)) == {"sdpa": "", "rfa": "num_features=8"}
+    assert "rfa (num_features=8)" in done.stdout
+
+
+def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = lra_bench(
+        "bench", "--task", "text", "--models", "rfa", "--data", reviews, "--out", tmp_path / "file", *SETTINGS
+    )
+    assert done.returncode == 2
+    assert re.search(r"^error: .*file", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
+
+
+def test_readme_names_what_exists() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`?make ([a-z-]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / link).exists(), link
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,142 @@
+"""Resolving configurations; every mistake is one line with the near names."""
+
+from pathlib import Path
+
+import pytest
+
+from lra_bench import config as config_module
+from lra_bench.config import ConfigError, load_plugins, names, parse_overrides, read_run_config, resolve
+
+
+@pytest.mark.parametrize("protocol", names("protocols"))
+@pytest.mark.parametrize("model", names("models"))
+def test_every_model_resolves_under_every_protocol(protocol: str, model: str) -> None:
+    config = resolve("text", model, protocol)
+    assert config.attention.name
+    assert config.train.precision == "fp32"
+    assert resolve("text", model, protocol, device="cuda").train.precision == "bf16"
+    assert read_run_config(config.model_dump_json()) == config
+
+
+def test_protocols_hold_the_published_numbers() -> None:
+    compact, lra = resolve("text", "rfa", "compact"), resolve("text", "rfa", "lra")
+    assert (compact.train.steps, compact.train.warmup, compact.data.max_len) == (20_000, 8_000, 4_000)
+    assert (compact.model.dim, compact.model.num_heads, compact.model.num_layers, compact.model.mlp_dim) == (
+        64,
+        2,
+        2,
+        128,
+    )
+    assert (compact.train.lr, compact.model.pooling, compact.train.batch_size) == (1e-4, "mean", 32)
+    assert (lra.train.lr, lra.train.betas, lra.train.eps, lra.train.weight_decay) == (0.05, (0.9, 0.98), 1e-9, 0.1)
+    assert (lra.model.dim, lra.model.num_heads, lra.model.num_layers, lra.model.mlp_dim) == (256, 4, 4, 1024)
+    assert (lra.model.pooling, lra.model.positions, lra.model.attention_bias) == ("cls", "sinusoidal", False)
+
+
+def test_overrides_are_named_unless_they_change_nothing() -> None:
+    plain = resolve("text", "rfa", "quick")
+    changed = resolve("text", "rfa", "quick", overrides={"train.steps": 7, "attention.num_features": 32})
+    assert changed.train.steps == 7
+    assert changed.attention.settings["num_features"] == 32
+    assert changed.overrides == "train.steps=7"
+    same = resolve("text", "rfa", "quick", overrides={"train.steps": plain.train.steps, "train.checkpoint_every": 1})
+    assert same.overrides == ""
+
+
+def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
+    plain = resolve("text", "rfa", "quick")
+
+    def digest(**options: object) -> str:
+        return resolve("text", "rfa", "quick", **options).digest("f")  # type: ignore[arg-type]
+
+    assert digest(data_source="elsewhere") == digest(overrides={"train.checkpoint_every": 3}) == plain.digest("f")
+    others = {
+        digest(seed=1),
+        digest(device="cuda"),
+        digest(overrides={"train.lr": 1.0}),
+        digest(overrides={"attention.num_features": 8}),
+        plain.digest("g"),
+        plain.digest("f", "plugin text"),
+        resolve("text", "sdpa", "quick").digest("f"),
+    }
+    assert len(others) == 7
+    assert plain.digest("f") not in others
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.stepz=3", "unknown setting 'train.stepz'; did you mean 'train.steps'"),
+        ("steps=3", "not of the form section.name=value"),
+        ("train.steps", "not of the form section.name=value"),
+        ("trian.steps=3", "unknown setting 'trian.steps'; did you mean 'train.steps'"),
+        ("train.steps=[1", "the value cannot be read"),
+        ("train.steps=many", "train.steps = 'many': input should be a valid integer"),
+        ("train.steps=0", "train.steps = 0: input should be greater than 0"),
+        ("train.lr=-1", "train.lr = -1: input should be greater than 0"),
+        ("train.schedule=cosine", "train.schedule = 'cosine': input should be 'linear' or 'rsqrt'"),
+        ("model.dropout=1.0", "model.dropout = 1.0: input should be less than 1"),
+        ("model.num_heads=3", "model.dim 64 is not divisible by model.num_heads 3"),
+        ("model.pooling=max", "model.pooling = 'max'"),
+        ("train.betas=0.9", "train.betas = 0.9"),
+        ("attention.num_feature=3", "no setting 'num_feature'; did you mean 'num_features'"),
+        ("attention.num_features=a", "num_features = 'a'"),
+    ],
+)
+def test_bad_settings(setting: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("text", "rfa", "quick", overrides=parse_overrides([setting]))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("text", "rfaa", "quick"), "unknown model 'rfaa'; did you mean 'rfa'"),
+        (("text", "rfa", "quik"), "unknown protocol 'quik'; did you mean 'quick'"),
+        (("image", "rfa", "quick"), "protocol 'quick' has no settings for task 'image'"),
+    ],
+)
+def test_unknown_names(arguments: tuple[str, str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("description: x\nfamily: y\nsource: z\ntasks: {}\nmodle: {}\n", "did you mean"),
+        ("description: [", "is not valid YAML"),
+        ("just text", "valid dictionary"),
+        ("description: x\nfamily: y\nsource: z\n", "tasks is missing"),
+        ("!!python/object/apply:os.system ['touch /tmp/owned']", "is not valid YAML"),
+        ("description: x\nfamily: y\nsource: z\ntasks: {text: {trian: {steps: 1}}}\n", "unknown section 'trian'"),
+        ("description: x\nfamily: y\nsource: z\ntasks: {text: {train: {stepz: 1}}}\n", "is missing"),
+    ],
+)
+def test_bad_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
+    for kind in ("protocols", "models"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "protocols" / "bad.yaml").write_text(text)
+    monkeypatch.setattr(config_module, "CONFIGS", tmp_path)
+    with pytest.raises(ConfigError, match=message) as caught:
+        resolve("text", "rfa", "bad")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("gone.py", None, "is not an existing .py file"),
+        ("not_python.txt", "x = 1", "is not an existing .py file"),
+        ("broken.py", "def", "failed to load: SyntaxError"),
+        ("raises.py", "raise RuntimeError('no\\nluck')", "failed to load: RuntimeError: no$"),
+        ("leaves.py", "import sys; sys.exit(3)", "failed to load: SystemExit: 3"),
+    ],
+)
+def test_bad_plugins(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_plugins([str(tmp_path / name)])

@@ -1,0 +1,123 @@
+"""Tables and pictures from records."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from lra_bench.leaderboard import COLUMNS, build_tables, markdown, rows, safe_cell, write_csv
+from lra_bench.plots import write_plots
+from lra_bench.records import Record
+
+
+def ranks(records: list[Record]) -> dict[str, str]:
+    (table,) = build_tables(records)
+    return {entry.label: table.rank(entry) for entry in table.entries}
+
+
+def test_columns_and_values(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    records = [make_record("softmax", 60.0, step_time=200.0, memory=400.0), make_record("rfa", 70.0, memory=100.0)]
+    write_csv(tmp_path / "leaderboard.csv", build_tables(records))
+    with (tmp_path / "leaderboard.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert list(first) == COLUMNS
+    assert (first["model"], first["rank"], second["model"], second["rank"]) == ("rfa", "1", "softmax", "2")
+    assert (first["accuracy"], first["accuracy_std"], first["status"]) == ("70.0", "", "ok")
+    assert json.loads(first["accuracy_ci95"]) == pytest.approx([68.56, 71.4], abs=0.01)
+    assert (first["step_time_ms"], first["steps_per_sec"], first["speed_vs_softmax"]) == ("100.0", "10.0", "2.0")
+    assert (first["memory_vs_softmax"], second["memory_vs_softmax"]) == ("0.25", "1.0")
+    assert (first["device"], first["torch"], first["commit"]) == ("Test CPU", "2.13.0", "0123456789ab")
+    issue = "task dataset protocol model seeds accuracy accuracy_std accuracy_ci95 step_time_ms steps_per_sec"
+    issue += " tokens_per_sec peak_memory_mb params params_ratio train_time_s status device torch commit"
+    assert set(issue.split()) <= set(COLUMNS)
+
+
+def test_seeds_are_aggregated_and_items_not_counted_twice(make_record: Callable[..., Record]) -> None:
+    (row,) = rows(build_tables([make_record(accuracy=a, seed=i) for i, a in enumerate((60.0, 62.0, 64.0))]))
+    assert (row["seeds"], row["accuracy"], row["accuracy_std"]) == (3, 62.0, 2.0)
+    (single,) = rows(build_tables([make_record(accuracy=62.0)]))
+    assert row["accuracy_ci95"] == single["accuracy_ci95"]
+
+
+def test_ties_are_printed_as_ties(make_record: Callable[..., Record]) -> None:
+    near = [make_record("softmax", 60.0), make_record("sdpa", 60.5), make_record("rfa", 55.0)]
+    assert ranks(near) == {"softmax": "1=", "sdpa": "1=", "rfa": "3"}
+    # The same difference counts once there are enough examples.
+    many = [make_record("softmax", 60.0, test_size=100_000), make_record("sdpa", 60.5, test_size=100_000)]
+    assert ranks(many) == {"sdpa": "1", "softmax": "2"}
+
+
+@pytest.mark.parametrize(
+    "other", [{"dataset": "reviews-synthetic"}, {"fingerprint": "e" * 64}, {"protocol": "compact"}]
+)
+def test_unlike_things_never_share_a_table(make_record: Callable[..., Record], other: dict[str, str]) -> None:
+    tables = build_tables([make_record(), make_record(**other)])
+    assert [len(t.entries) for t in tables] == [1, 1]
+    assert len({t.slug for t in tables}) == 2
+
+
+def test_the_latest_record_of_a_seed_counts(make_record: Callable[..., Record]) -> None:
+    old = make_record(accuracy=50.0, created="2026-01-01T00:00:00+00:00")
+    new = make_record(accuracy=60.0, created="2026-01-02T00:00:00+00:00")
+    for order in ([old, new], [new, old]):
+        (row,) = rows(build_tables(order))
+        assert (row["accuracy"], row["seeds"]) == (60.0, 1)
+
+
+def test_runs_without_a_result_stay_visible(make_record: Callable[..., Record]) -> None:
+    records = [make_record("softmax", None, status="oom", reason="no memory"), make_record("rfa")]
+    tables = build_tables(records)
+    assert [(r["model"], r["status"], r["accuracy"], r["rank"]) for r in rows(tables)] == [
+        ("rfa", "ok", 60.0, "1"),
+        ("softmax", "oom", None, ""),
+    ]
+    assert "oom: no memory" in markdown(tables)
+
+
+def test_markdown_shows_published_figures_apart_and_only_for_real_data(make_record: Callable[..., Record]) -> None:
+    text = markdown(build_tables([make_record(protocol="compact")]))
+    assert "### Published for text, family mlpen-2L" in text
+    assert "Nystromformer" in text
+    assert "Longformer" not in text  # of another family
+    synthetic = markdown(build_tables([make_record(protocol="compact", dataset="reviews-synthetic")]))
+    assert "Published" not in synthetic
+    assert "Synthetic data: not comparable" in synthetic
+
+
+def test_an_entry_with_too_many_parameters_is_flagged(make_record: Callable[..., Record]) -> None:
+    assert "over 110 % of softmax" in markdown(build_tables([make_record(params_ratio=1.11)]))
+    assert "over 110 % of softmax" not in markdown(build_tables([make_record(params_ratio=1.09)]))
+
+
+@pytest.mark.parametrize("hostile", ["=1+1", "+x", "-x", "@x", "\tx"])
+def test_cells_that_look_like_formulas_are_neutralised(
+    make_record: Callable[..., Record], tmp_path: Path, hostile: str
+) -> None:
+    write_csv(tmp_path / "l.csv", build_tables([make_record(name=hostile)]))
+    with (tmp_path / "l.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["model"] == f"'{hostile}"
+    assert safe_cell(-1.5) == -1.5
+
+
+def test_pipes_cannot_break_a_markdown_table(make_record: Callable[..., Record]) -> None:
+    text = markdown(build_tables([make_record(name="a|b\nc")]))
+    assert "a\\|b c" in text
+
+
+def test_three_pictures_a_table(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    records = [make_record(m, seed=s) for m in ("softmax", "sdpa", "rfa") for s in (0, 1)]
+    records.append(make_record("softmax", None, status="oom", dataset="other"))
+    paths = write_plots(tmp_path, build_tables(records))
+    assert sorted(p.name.partition("-")[0] for p in paths if "imdb" in p.name) == ["learning", "step_time", "tradeoff"]
+    for path in paths:
+        with Image.open(path) as picture:
+            assert picture.width >= 1000
+            assert len(picture.convert("RGB").getcolors(10**6) or []) > 10
+
+
+def test_unknown_memory_and_no_measurement_draw_too(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    assert len(write_plots(tmp_path, build_tables([make_record(memory=None)]))) == 3

@@ -1,0 +1,181 @@
+"""The training loop: learning, seeds, resuming, divergence, schedules."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from lra_bench.build import build_model, count_parameters, estimate_step
+from lra_bench.checkpoint import load_checkpoint, save_checkpoint
+from lra_bench.config import RunConfig
+from lra_bench.optim import learning_rate_factor
+from lra_bench.trainer import Diverged, Trainer
+from tasks import Task, load_task
+
+from .conftest import tiny
+
+
+@pytest.fixture
+def task(reviews: Path) -> Task:
+    return load_task("text", data=reviews, max_len=64)
+
+
+def trainer(config: RunConfig, task: Task, checkpoint: Path) -> Trainer:
+    torch.manual_seed(config.seed)
+    return Trainer(config, build_model(config, 2, 257), task, Accelerator(cpu=True), checkpoint)
+
+
+def outcome(t: Trainer) -> tuple[Any, ...]:
+    weights = torch.cat([p.flatten() for p in t.model.parameters()])
+    return t.progress.loss_curve, t.progress.validation_curve, weights.tolist()
+
+
+@pytest.mark.parametrize("model", ["softmax", "sdpa", "rfa"])
+def test_learns(task: Task, tmp_path: Path, model: str) -> None:
+    t = trainer(tiny(model, train__steps=80, train__eval_every=40, train__lr=5e-3), task, tmp_path / "c.pt")
+    t.fit()
+    correct, count, _ = t.test()
+    assert count == 60
+    assert correct > 50
+    assert t.progress.loss_curve[0][1] > 0.5 > t.progress.loss_curve[-1][1]
+
+
+def test_same_seed_same_numbers_other_seed_others(task: Task, tmp_path: Path) -> None:
+    runs = []
+    for number, seed in enumerate((0, 0, 1)):
+        t = trainer(tiny(seed=seed, model__dropout=0.1), task, tmp_path / f"{number}.pt")
+        t.fit()
+        runs.append(outcome(t))
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+@pytest.mark.parametrize("stop_at", [1, 4, 7, 11])
+def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_at: int) -> None:
+    config = tiny(model__dropout=0.1)
+    unbroken = trainer(config, task, tmp_path / "unbroken.pt")
+    unbroken.fit()
+
+    first = trainer(config, task, tmp_path / "broken.pt")
+    step, count = first.training_step, 0
+
+    def stopping(batch: Any) -> Any:
+        nonlocal count
+        if count == stop_at:
+            raise KeyboardInterrupt
+        count += 1
+        return step(batch)
+
+    stopping.model, stopping.optimizer = step.model, step.optimizer  # type: ignore[attr-defined]
+    first.training_step = stopping  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        first.fit()
+    torch.manual_seed(12345)
+    second = trainer(config, task, tmp_path / "broken.pt")
+    second.fit()
+    assert outcome(second)[1:] == outcome(unbroken)[1:]
+    assert second.test() == unbroken.test()
+
+
+def test_damaged_checkpoint_is_named_and_not_used(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = tmp_path / "c.pt"
+    trainer(tiny(), task, checkpoint).fit()
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
+    t = trainer(tiny(), task, checkpoint)
+    t.fit()
+    assert t.progress.step == 12
+    assert f"checkpoint {checkpoint} is damaged; starting over" in capsys.readouterr().err
+
+
+def test_checkpoints_never_run_code(tmp_path: Path) -> None:
+    import os
+    import pickle
+
+    class Hostile:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return os.system, (f"touch {tmp_path / 'owned'}",)
+
+    (tmp_path / "c.pt").write_bytes(pickle.dumps(Hostile()))
+    assert load_checkpoint(tmp_path / "c.pt") is None
+    torch.save({"x": Hostile()}, tmp_path / "d.pt")
+    assert load_checkpoint(tmp_path / "d.pt") is None
+    assert not (tmp_path / "owned").exists()
+
+
+def test_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "c.pt", {"step": 1})
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path / "c.pt", {"step": 2})
+    assert load_checkpoint(tmp_path / "c.pt") == {"step": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["c.pt"]
+
+
+def test_best_validation_weights_are_tested(task: Task, tmp_path: Path) -> None:
+    t = trainer(tiny(), task, tmp_path / "c.pt")
+    t.fit()
+    last, _ = t.evaluate(t.test_data)
+    t.progress.best_step = 4
+    t.progress.best_state = {k: torch.zeros_like(v) for k, v in t.progress.best_state.items()}
+    correct, count, last_accuracy = t.test()
+    assert correct == count // 2  # all-zero weights choose class 0 always
+    assert last_accuracy == 100 * last / count
+
+
+def test_divergence_is_noticed(task: Task, tmp_path: Path) -> None:
+    with pytest.raises(Diverged, match="the training loss became"):
+        trainer(tiny(train__lr=1e30, train__clip_norm=0.0), task, tmp_path / "c.pt").fit()
+
+
+def test_linear_schedule() -> None:
+    train = tiny(train__steps=10, train__warmup=4).train
+    factors = [learning_rate_factor(s, train) for s in range(10)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6])
+    short = tiny(train__steps=2, train__warmup=4).train
+    assert [learning_rate_factor(s, short) for s in range(2)] == [0.25, 0.5]
+    assert learning_rate_factor(0, tiny(train__warmup=0).train) == 1.0
+
+
+def test_rsqrt_schedule_peaks_as_published() -> None:
+    """True peaks of base 0.05: 1.58e-3 with 1,000 steps of warm-up, 5.6e-4 with 8,000."""
+    for warmup, peak in ((1_000, 1.58e-3), (8_000, 5.6e-4)):
+        train = tiny(train__schedule="rsqrt", train__lr=0.05, train__warmup=warmup, train__steps=20_000).train
+        rates = [train.lr * learning_rate_factor(s, train) for s in range(20_000)]
+        assert max(rates) == rates[warmup - 1] == pytest.approx(peak, rel=0.01)
+
+
+def test_parameter_counts() -> None:
+    softmax, rfa = count_parameters(tiny("softmax"), 2, 257), count_parameters(tiny("rfa"), 2, 257)
+    assert softmax == sum(p.numel() for p in build_model(tiny("softmax"), 2, 257).parameters())
+    assert rfa - softmax == 16
+
+
+@pytest.mark.parametrize("model", ["softmax", "sdpa", "rfa"])
+def test_estimate_grows_as_it_should(model: str) -> None:
+    def at(length: int) -> tuple[int, int]:
+        estimate = estimate_step(tiny(model, data__max_len=length), 2, 257)
+        return estimate.memory_bytes, estimate.flops
+
+    (memory, flops), (memory4, flops4) = at(2048), at(8192)
+    if model == "softmax":
+        assert memory4 > 12 * memory
+    else:
+        assert memory4 < 4.5 * memory
+    assert flops4 > 10 * flops if model != "rfa" else flops4 < 4.5 * flops
+
+
+def test_estimated_flops_by_hand() -> None:
+    """One layer, without heads: projections, two attention products, MLP and classifier; backward costs twice."""
+    config = tiny("softmax", train__batch_size=2, data__max_len=32)
+    tokens, dim = 2 * 32, 16
+    layer = 2 * tokens * dim * (3 * dim + dim) + 2 * 2 * tokens * 32 * dim + 2 * 2 * tokens * dim * 16
+    head = 2 * 2 * dim * 16 + 2 * 2 * 16 * 2
+    assert estimate_step(config, 2, 257).flops == 3 * (layer + head)
