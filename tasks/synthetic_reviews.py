@@ -1,9 +1,10 @@
 """Seeded synthetic film reviews, for a text task without any download.
 
 A review names its film in the first sentence and then passes verdicts on it and on other films, some of them negated;
-in about a third of the reviews the closing verdict takes all earlier ones back. The label is the last verdict on the
-named film. Counting words is worth something (the earlier verdicts usually agree), but only reading the title at
-the start, the verdicts that mention it and the end tells the label for certain.
+in a fifth of the reviews the closing verdict takes all earlier ones back. The label is the last verdict on the named
+film. Only reading the title at the start, the verdicts that mention it and the end tells it for certain; a linear
+classifier on counts of bytes is right for about 61 % from the first 512 bytes and 68 % from all, on counts of words
+for about 63 % and 73 % (IMDb, counts of bytes: 62 % and 66 %).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import math
 import random
 
 MIN_BYTES, MAX_BYTES = 300, 6_000
-REVERSAL_SHARE = 0.35
-NEGATION_SHARE = 0.3
+REVERSAL_SHARE = 0.2
+NEGATION_SHARE = 0.2
 
 _TITLE_FIRST = (
     "Amber Broken Crimson Distant Electric Fallen Gilded Hidden Iron Jagged Last Midnight Northern Open Paper Quiet Red"

@@ -251,7 +251,7 @@ def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) ->
 def test_readme_names_what_exists() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"`?make ([a-z-]+)", text):
+    for target in re.findall(r"make ([a-z-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for link in re.findall(r"\]\(([^)#:]+)\)", text):
         assert (ROOT / link).exists(), link

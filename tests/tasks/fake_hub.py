@@ -70,7 +70,7 @@ def fake_hub(folder: Path, repo: str, revision: str) -> Iterator[tuple[str, list
             else:
                 self._answer(404, b"{}", X_Error_Code="EntryNotFound", Content_Type="application/json")
 
-        do_GET = do_HEAD = do_POST = _serve  # noqa: N815
+        do_GET = do_HEAD = do_POST = _serve
 
         def log_message(self, format: str, *args: object) -> None:
             pass
