@@ -24,10 +24,10 @@ from lra_bench.trainer import Trainer
 from tasks import Task, load_task
 
 
-def bare_seconds(config: RunConfig, task: Task, batches: list[Batch]) -> float:
+def bare_seconds(config: RunConfig, batches: list[Batch]) -> float:
     """Seconds for one plain update per batch."""
     torch.manual_seed(config.seed)
-    model = build_model(config, task.num_classes, task.vocab_size).to(config.device).train()
+    model = build_model(config).to(config.device).train()
     optimizer = build_optimizer(model, config.train)
     schedule = build_schedule(optimizer, config.train)
     started = time.perf_counter()
@@ -45,7 +45,7 @@ def bare_seconds(config: RunConfig, task: Task, batches: list[Batch]) -> float:
 def trainer_seconds(config: RunConfig, task: Task, accelerator: Accelerator) -> float:
     """Seconds of `Trainer.fit` over as many steps."""
     torch.manual_seed(config.seed)
-    model = build_model(config, task.num_classes, task.vocab_size)
+    model = build_model(config)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(config, model, task, accelerator, Path(folder) / "checkpoint.pt")
         started = time.perf_counter()
@@ -72,7 +72,7 @@ def main() -> None:
     bare, trained = [], []
     for number in range(arguments.rounds + 1):
         # The first round warms up and is not counted.
-        pair = bare_seconds(config, task, batches), trainer_seconds(config, task, accelerator)
+        pair = bare_seconds(config, batches), trainer_seconds(config, task, accelerator)
         if number:
             bare.append(pair[0] / arguments.steps)
             trained.append(pair[1] / arguments.steps)

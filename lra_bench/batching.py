@@ -29,19 +29,24 @@ class Batch:
 
 
 class DeviceSplit:
-    """A split whose packed tokens live on `device`, where its batches are gathered."""
+    """A split whose batches are gathered from its packed tokens on `device`.
 
-    def __init__(self, split: Split, max_len: int, device: torch.device) -> None:
-        self.split, self._max_len = split, max_len
+    The tokens lie on the device where they take less than a quarter of its free memory; otherwise they stay in host
+    memory, batches are gathered there and copied over without waiting. resident: decide otherwise.
+    """
+
+    def __init__(self, split: Split, max_len: int, device: torch.device, resident: bool | None = None) -> None:
+        self.split, self._max_len, self._device = split, max_len, device
+        stores = {id(s.tokens): s.tokens for s in split.inputs}
+        self.resident = _fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
+        home = device if self.resident else torch.device("cpu")
         # One token more than there are, so that even a set of nothing but empty sequences can be gathered from.
+        tokens = {key: torch.from_numpy(np.append(t, t.dtype.type(0))).to(home) for key, t in stores.items()}
         self._inputs = [
-            tuple(
-                torch.from_numpy(a).to(device)
-                for a in (np.append(s.tokens, s.tokens.dtype.type(0)), s.starts, s.lengths)
-            )
+            (tokens[id(s.tokens)], torch.from_numpy(s.starts).to(home), torch.from_numpy(s.lengths).to(home))
             for s in split.inputs
         ]
-        self._labels = torch.from_numpy(split.labels).to(device)
+        self._labels = torch.from_numpy(split.labels).to(home)
 
     def __len__(self) -> int:
         return len(self.split)
@@ -49,23 +54,32 @@ class DeviceSplit:
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """The examples at `indices`, padded with 0 to their longest, rounded up to LENGTH_MULTIPLE or max_len."""
         # Lengths are known on the host too, so that choosing the shape does not wait for the device.
-        on_device = torch.from_numpy(indices).to(self._labels.device, non_blocking=True)
+        chosen = torch.from_numpy(indices).to(self._labels.device, non_blocking=True)
         gathered = [
-            _gather(tensors, on_device, self._padded_length(sequences, indices))
+            _gather(tensors, chosen, self._padded_length(sequences, indices))
             for tensors, sequences in zip(self._inputs, self.split.inputs, strict=True)
         ]
         tokens, masks = zip(*gathered, strict=True)
-        return Batch(tokens, masks, self._labels[on_device])
+        return Batch(self._moved(tokens), self._moved(masks), self._moved((self._labels[chosen],))[0])
 
-    def by_length(self, batch_size: int) -> list[NDArray[np.int64]]:
-        """Every example once, similar lengths together: the cheapest order where order does not matter."""
-        total = sum(sequences.lengths for sequences in self.split.inputs)
-        order = np.argsort(total, kind="stable")
-        return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+    def _moved(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors on the device; from host memory through pinned pages, so that the copy overlaps the step."""
+        if self.resident or self._device.type == "cpu":
+            return tensors
+        return tuple(t.pin_memory().to(self._device, non_blocking=True) for t in tensors)
 
     def _padded_length(self, sequences: PackedSequences, indices: NDArray[np.int64]) -> int:
         longest = max(1, int(sequences.lengths[indices].max()))
         return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._max_len)
+
+    def by_length(self, batch_size: int) -> list[NDArray[np.int64]]:
+        """Every example once, similar lengths together: the cheapest order where order does not matter."""
+        order = np.argsort(self.split.total_lengths(), kind="stable")
+        return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def _fits(size: int, device: torch.device) -> bool:
+    return device.type != "cuda" or size < torch.cuda.mem_get_info(device)[0] // 4
 
 
 def _gather(tensors: tuple[Tensor, ...], indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
@@ -80,15 +94,29 @@ class TrainingOrder:
     """Which examples each training step sees: a function of (seed, step), so that a resumed run goes on exactly.
 
     Every epoch is a new permutation cut into whole batches; the few examples left over fall differently each time.
+    lengths: when given, batches are filled with examples of similar length: every GROUP batches' worth of the
+    permutation is sorted by length, and the batches of the epoch are then shuffled.
     """
 
-    def __init__(self, num_examples: int, batch_size: int, seed: int) -> None:
+    GROUP = 50
+
+    def __init__(self, num_examples: int, batch_size: int, seed: int, lengths: NDArray[np.int64] | None = None) -> None:
         self.num_examples, self.batch_size, self.seed = num_examples, min(batch_size, num_examples), seed
         self.steps_per_epoch = num_examples // self.batch_size
+        self._lengths = lengths
         self._epoch, self._order = -1, np.zeros(0, np.int64)
 
     def __getitem__(self, step: int) -> NDArray[np.int64]:
         epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            self._epoch, self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.num_examples)
+            self._epoch, self._order = epoch, self._epoch_order(np.random.default_rng([self.seed, epoch]))
         return self._order[position * self.batch_size : (position + 1) * self.batch_size]
+
+    def _epoch_order(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        order = rng.permutation(self.num_examples)[: self.steps_per_epoch * self.batch_size]
+        if self._lengths is None:
+            return order
+        group = np.arange(len(order)) // (self.GROUP * self.batch_size)
+        order = order[np.lexsort((self._lengths[order], group))]
+        batches = order.reshape(self.steps_per_epoch, self.batch_size)
+        return rng.permutation(batches).reshape(-1)

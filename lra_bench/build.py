@@ -15,34 +15,45 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 from models import Classifier, build_classifier
+from tasks import task_spec
 
+from .batching import Batch
 from .config import AttentionConfig, RunConfig
 
 
-def build_model(config: RunConfig, num_classes: int, vocab_size: int) -> Classifier:
+def build_model(config: RunConfig) -> Classifier:
     """The classifier that `config` describes, newly initialised from torch's seeded generator."""
+    task = task_spec(config.task)
     return build_classifier(
         config.attention.name,
-        vocab_size=vocab_size,
-        num_classes=num_classes,
+        vocab_size=task.vocab_size,
+        num_classes=task.num_classes,
+        num_inputs=task.num_inputs,
         max_len=config.data.max_len,
         **config.model.model_dump(),
         **config.attention.settings,
     )
 
 
-def count_parameters(config: RunConfig, num_classes: int, vocab_size: int) -> int:
+def random_batch(config: RunConfig) -> Batch:
+    """A full batch of full-length random tokens on torch's current default device."""
+    task, shape = task_spec(config.task), (config.train.batch_size, config.data.max_len)
+    tokens = tuple(torch.randint(1, task.vocab_size, shape) for _ in range(task.num_inputs))
+    masks = tuple(torch.zeros(shape, dtype=torch.bool) for _ in range(task.num_inputs))
+    return Batch(tokens, masks, torch.randint(task.num_classes, shape[:1]))
+
+
+def count_parameters(config: RunConfig) -> int:
     """Number of trainable parameters, counted on the meta device."""
     with torch.device("meta"):
-        model = build_model(config, num_classes, vocab_size)
+        model = build_model(config)
     return sum(p.numel() for p in model.parameters())
 
 
-def parameters_ratio(config: RunConfig, num_classes: int, vocab_size: int) -> float:
+def parameters_ratio(config: RunConfig) -> float:
     """Parameters over those of the softmax transformer of the same sizes, which the rule for fair entries looks at."""
     softmax = config.model_copy(update={"attention": AttentionConfig(name="softmax", settings={})})
-    sizes = (num_classes, vocab_size)
-    return count_parameters(config, *sizes) / count_parameters(softmax, *sizes)
+    return count_parameters(config) / count_parameters(softmax)
 
 
 @dataclass(frozen=True)
@@ -80,21 +91,18 @@ class _LiveMemory(TorchDispatchMode):
         self.live -= size
 
 
-def estimate_step(config: RunConfig, num_classes: int, vocab_size: int) -> Estimate:
+def estimate_step(config: RunConfig) -> Estimate:
     """Memory and operations of a training step at full batch and length, in float32.
 
     The step runs once on fake tensors, which have shapes but no values: nothing is computed or allocated. Memory is
     the largest sum of tensors alive at once, plus AdamW's two moments. Raises whatever the attention raises where
     it needs real values, such as a branch on data.
     """
-    shape = (config.train.batch_size, config.data.max_len)
     counter = FlopCounterMode(display=False, custom_mapping=_cpu_attention_flops())
     with FakeTensorMode(), torch.device(config.device), _LiveMemory() as memory, counter:
-        model = build_model(config, num_classes, vocab_size).train()
-        tokens = torch.zeros(shape, dtype=torch.int64)
-        mask = torch.zeros(shape, dtype=torch.bool)
-        labels = torch.zeros(shape[0], dtype=torch.int64)
-        F.cross_entropy(model(tokens, mask), labels).backward()
+        model = build_model(config).train()
+        batch = random_batch(config)
+        F.cross_entropy(model(*batch.model_inputs()), batch.labels).backward()
         moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
     return Estimate(memory_bytes=memory.peak + moments, flops=counter.get_total_flops())
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tasks import Task, load_task, task_spec
+from tasks import Task, load_task, trivial_baselines
 
 from .config import RunConfig, load_plugins
 from .records import DataRecord, Record, Result, now, write_record
@@ -34,6 +34,7 @@ class CellPlan(BaseModel, extra="forbid", frozen=True):
 
 def describe_data(config: RunConfig, task: Task) -> DataRecord:
     """What the record says of the data that a run of `config` uses."""
+    test = task.test.sample(config.data.test_items)
     return DataRecord(
         task_version=task.version,
         dataset=task.dataset,
@@ -41,7 +42,8 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
         fingerprint=task.fingerprint,
         train_size=len(task.train),
         validation_size=len(task.validation.sample(config.data.validation_items)),
-        test_size=len(task.test.sample(config.data.test_items)),
+        test_size=len(test),
+        baselines=trivial_baselines(config.task, task.train, test),
     )
 
 
@@ -81,22 +83,20 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
 
     config = plan.record.config
     load_plugins(config.plugins)
-    spec = task_spec(config.task)
-    sizes = (spec.num_classes, spec.vocab_size)
-    outcome |= {"params": count_parameters(config, *sizes), "params_ratio": parameters_ratio(config, *sizes)}
+    outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same.
     with suppress(Exception):
-        outcome["flops_per_step"] = estimate_step(config, *sizes).flops
+        outcome["flops_per_step"] = estimate_step(config).flops
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )
     # First of all, while the process has not yet touched any data: only then is its peak memory the step's own.
-    outcome["profile"] = profile_training(config, *sizes, accelerator)
+    outcome["profile"] = profile_training(config, accelerator)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
     torch.manual_seed(config.seed)
-    model = build_model(config, task.num_classes, task.vocab_size)
+    model = build_model(config)
     trainer = Trainer(config, model, task, accelerator, plan.checkpoint)
     try:
         trainer.fit()

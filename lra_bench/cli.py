@@ -9,6 +9,8 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from .data_cli import app as data_app
+
 app = typer.Typer(
     add_completion=True,
     no_args_is_help=True,
@@ -16,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Compare attention variants on the Long Range Arena: accuracy, step time and peak memory.",
 )
+
+app.add_typer(data_app, name="data")
 
 Protocol = Annotated[
     Optional[str], typer.Option(help="Protocol; by default compact on a GPU and quick without one.")  # noqa: UP045
@@ -156,9 +160,10 @@ def _run(configs: list[Any], out: Path, force: bool) -> None:
 
 def _tables(out: Path) -> None:
     from .config import ConfigError
-    from .leaderboard import build_tables, write_csv, write_markdown
+    from .leaderboard import write_csv, write_markdown
     from .plots import write_plots
     from .records import read_records
+    from .tables import build_tables
 
     tables = build_tables(read_records(out))
     if not tables:
@@ -173,15 +178,12 @@ def _tables(out: Path) -> None:
 def _describe(config: Any) -> None:
     import yaml
 
-    from tasks import task_spec
-
     from .build import count_parameters, estimate_step
 
-    spec = task_spec(config.task)
     print(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), end="")
-    print(f"parameters: {count_parameters(config, spec.num_classes, spec.vocab_size):,}")
+    print(f"parameters: {count_parameters(config):,}")
     try:
-        estimate = estimate_step(config, spec.num_classes, spec.vocab_size)
+        estimate = estimate_step(config)
     except Exception as error:  # see estimate_step: some attentions cannot be estimated
         print(f"memory: cannot be estimated ({type(error).__name__})")
         return

@@ -53,6 +53,7 @@ class ModelConfig(Section):
     positions: Literal["learned", "sinusoidal"]
     pooling: Literal["mean", "cls"]
     embedding_std: PositiveFloat
+    head_layers: Literal[2, 3] = 2
 
     @model_validator(mode="after")
     def _heads_divide_dim(self) -> ModelConfig:
@@ -70,7 +71,11 @@ class DataConfig(Section):
 
 
 class TrainConfig(Section):
-    """Optimiser, schedule and rhythm. schedule: `linear` or `rsqrt` (see lra_bench/optim.py); clip_norm 0: none."""
+    """Optimiser, schedule and rhythm.
+
+    schedule: `linear` or `rsqrt` (see lra_bench/optim.py); clip_norm 0: none; group_by_length: fill training batches
+    with sequences of similar length, which pads less but changes the batches.
+    """
 
     steps: PositiveInt
     batch_size: PositiveInt
@@ -83,6 +88,7 @@ class TrainConfig(Section):
     clip_norm: NonNegativeFloat
     eval_every: PositiveInt
     checkpoint_every: PositiveInt
+    group_by_length: bool = False
     precision: Literal["auto", "fp32", "bf16"] = "auto"
 
 

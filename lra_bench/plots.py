@@ -9,9 +9,10 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING
 
+from tasks import Task
 from tasks.files import atomic_path
 
-from .leaderboard import Entry, Table
+from .tables import Entry, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +29,7 @@ def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
     written = []
     for table in tables:
         for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
-            figure = _figure(table)
+            figure = _figure(table.title)
             if draw(figure.subplots(), table):
                 path = out / f"{name}-{table.slug}.png"
                 with atomic_path(path) as temporary:
@@ -37,13 +38,31 @@ def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
     return written
 
 
-def _figure(table: Table) -> Figure:
+def write_length_histogram(path: Path, task: Task, max_len: int) -> Path:
+    """Lengths of all sequences of a task, with the protocol's maximum marked; returns `path`."""
+    figure = _figure(f"{task.name}: lengths in {task.dataset}")
+    axes = figure.subplots()
+    lengths = [
+        length for split in (task.train, task.validation, task.test) for s in split.inputs for length in s.lengths
+    ]
+    axes.hist(lengths, bins=80, color=COLOURS[0])
+    axes.axvline(max_len, color=COLOURS[4], linewidth=1.5, label=f"cut at {max_len:,} tokens")
+    _style(axes)
+    axes.set_xlabel("tokens")
+    axes.set_ylabel("sequences")
+    axes.legend(frameon=False, fontsize=9)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+    return path
+
+
+def _figure(title: str) -> Figure:
     # Without pyplot there is no global state and no display to look for.
     os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("TMPDIR", "/tmp")) / "matplotlib"))
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(table.title, 95)), fontsize=10)
+    figure.suptitle("\n".join(textwrap.wrap(title, 95)), fontsize=10)
     return figure
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from .batching import Batch
-from .build import build_model
+from .build import build_model, random_batch
 from .config import RunConfig
 from .records import StepProfile
 from .trainer import TrainingStep
@@ -96,7 +95,7 @@ def _load_libraries() -> None:
     optimizer.step()
 
 
-def profile_training(config: RunConfig, num_classes: int, vocab_size: int, accelerator: Accelerator) -> StepProfile:
+def profile_training(config: RunConfig, accelerator: Accelerator) -> StepProfile:
     """Profile the training step at the protocol's batch size and full length, on random tokens on the device.
 
     On a CPU the figure for memory holds only in a process that did nothing else before.
@@ -106,11 +105,9 @@ def profile_training(config: RunConfig, num_classes: int, vocab_size: int, accel
     memory = PeakMemory(device)
     batch_size, seq_len = config.train.batch_size, config.data.max_len
     torch.manual_seed(config.seed)
-    model = build_model(config, num_classes, vocab_size).to(device).train()
-    tokens = torch.randint(1, vocab_size, (batch_size, seq_len), device=device)
-    masks = torch.zeros(batch_size, seq_len, dtype=torch.bool, device=device)
-    labels = torch.randint(num_classes, (batch_size,), device=device)
-    batch = Batch((tokens,), (masks,), labels)
+    model = build_model(config).to(device).train()
+    with device:
+        batch = random_batch(config)
     step = TrainingStep(model, config, accelerator)
     median, iqr = time_steps(lambda: step(batch), device)
     accelerator.free_memory()
@@ -120,7 +117,7 @@ def profile_training(config: RunConfig, num_classes: int, vocab_size: int, accel
         seq_len=seq_len,
         step_time_ms=median,
         step_time_iqr_ms=iqr,
-        tokens_per_sec=1e3 * batch_size * seq_len / median,
+        tokens_per_sec=1e3 * len(batch.tokens) * batch_size * seq_len / median,
         peak_memory_mb=memory.mb(),
         peak_reserved_mb=memory.reserved_mb(),
     )

@@ -44,7 +44,10 @@ class StepProfile(_Part):
 
 
 class DataRecord(_Part):
-    """The data a run saw. fingerprint: SHA-256 of the packed arrays; the sizes count examples used."""
+    """The data a run saw. fingerprint: SHA-256 of the packed arrays; the sizes count examples used.
+
+    baselines: accuracy in percent, on the same test examples, of guesses that need no model.
+    """
 
     task_version: int
     dataset: str
@@ -53,6 +56,7 @@ class DataRecord(_Part):
     train_size: int
     validation_size: int
     test_size: int
+    baselines: dict[str, float] = {}
 
 
 class Result(_Part):

@@ -9,25 +9,25 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks import Task, load_task
+from tasks import load_task
 
 from .cell import CellPlan, describe_data
-from .config import ConfigError, RunConfig, plugin_source, resolve
+from .config import ConfigError, DataConfig, RunConfig, plugin_source, resolve
 from .machine import describe_code, describe_machine
-from .records import Record, now, read_record, record_path, run_id, write_record
+from .records import DataRecord, Record, now, read_record, record_path, run_id, write_record
 
 
-def plan_cell(config: RunConfig, task: Task, out: Path) -> CellPlan:
+def plan_cell(config: RunConfig, data: DataRecord, out: Path) -> CellPlan:
     """Everything about a cell that is known without touching its attention, which may be anybody's code."""
-    digest = config.digest(task.fingerprint, plugin_source(config))
+    digest = config.digest(data.fingerprint, plugin_source(config))
     record = Record(
-        run_id=run_id(config, task.dataset, digest),
+        run_id=run_id(config, data.dataset, digest),
         created=now(),
         status="failed",
         reason="not run yet",
         config=config,
         digest=digest,
-        data=describe_data(config, task),
+        data=data,
         machine=describe_machine(config.device, config.train.precision),
         code=describe_code(),
     )
@@ -94,15 +94,17 @@ def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> l
     Ctrl-C the cell that runs ends as interrupted and KeyboardInterrupt goes on to the caller.
     """
     _check_writable(out / "runs")
-    tasks: dict[tuple[str, int], Task] = {}
+    known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
     for config in configs:
-        key = (config.task, config.data.max_len)
-        if key not in tasks:
-            tasks[key] = task = load_task(config.task, config.data_source, config.data.max_len)
+        key = (config.task, config.data)
+        if key not in known:
+            task = load_task(config.task, config.data_source, config.data.max_len)
             _say(f"task {task.name}: {task.dataset}, from {task.source}")
-        task = tasks[key]
-        plans.append(plan_cell(config.model_copy(update={"data_source": task.data}), task, out))
+            known[key] = describe_data(config, task), task.data
+        data, chosen = known[key]
+        # What "auto" stood for, so that the cell reads the same source.
+        plans.append(plan_cell(config.model_copy(update={"data_source": chosen}), data, out))
     records = []
     for number, plan in enumerate(plans, 1):
         name = plan.record.run_id

@@ -74,7 +74,8 @@ class Trainer:
         self.train_data = DeviceSplit(task.train, data.max_len, device)
         self.validation_data = DeviceSplit(task.validation.sample(data.validation_items), data.max_len, device)
         self.test_data = DeviceSplit(task.test.sample(data.test_items), data.max_len, device)
-        self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed)
+        lengths = task.train.total_lengths() if config.train.group_by_length else None
+        self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed, lengths)
         self.training_step = TrainingStep(model, config, accelerator)
         self.schedule = build_schedule(self.training_step.optimizer, config.train)
         self.progress = Progress()

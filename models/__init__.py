@@ -3,13 +3,14 @@
 from . import attention as _variants  # noqa: F401  (registers them)
 from .attention.base import MultiHeadAttention
 from .encoder import Encoder, build_encoder
-from .heads import Classifier, build_classifier
+from .heads import Classifier, PairClassifier, build_classifier
 from .registry import UnknownAttention, build_attention, check_settings, list_attentions, register_attention
 
 __all__ = [
     "Classifier",
     "Encoder",
     "MultiHeadAttention",
+    "PairClassifier",
     "UnknownAttention",
     "build_attention",
     "build_classifier",

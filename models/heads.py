@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from .encoder import Encoder, build_encoder
@@ -19,19 +20,60 @@ def mean_pool(hidden: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     return hidden.where(kept, hidden.new_zeros(())).sum(dim=1) / kept.sum(dim=1).clamp_min(1)
 
 
+def _mlp(width: int, hidden: int, num_classes: int, layers: int) -> nn.Sequential:
+    """width -> hidden -> ReLU -> classes; with three layers another, half as wide, before the classes."""
+    narrow = [nn.Linear(hidden, hidden // 2), nn.ReLU()] if layers == 3 else []
+    last = hidden // 2 if layers == 3 else hidden
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), *narrow, nn.Linear(last, num_classes))
+
+
 class Classifier(nn.Module):
     """One tower: encoder, pooling, then dim -> mlp_dim -> ReLU -> classes (Tay et al. 2021's classifier head)."""
 
-    def __init__(self, encoder: Encoder, num_classes: int, mlp_dim: int, pooling: Literal["mean", "cls"]) -> None:
+    def __init__(
+        self, encoder: Encoder, num_classes: int, mlp_dim: int, pooling: Literal["mean", "cls"], head_layers: int = 2
+    ) -> None:
         super().__init__()
         self.encoder, self.pooling = encoder, pooling
-        self.head = nn.Sequential(nn.Linear(encoder.dim, mlp_dim), nn.ReLU(), nn.Linear(mlp_dim, num_classes))
+        self.head = _mlp(self.head_width(encoder.dim), mlp_dim, num_classes, head_layers)
+
+    @staticmethod
+    def head_width(dim: int) -> int:
+        """Width of what the head reads."""
+        return dim
+
+    def pooled(self, tokens: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """One vector per sequence, `[batch, dim]`."""
+        hidden, mask = self.encoder(tokens, padding_mask)
+        return hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)
 
     def forward(self, tokens: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """tokens: `[batch, seq_len]`; padding_mask: `[batch, seq_len]` bool. Returns logits `[batch, classes]`."""
-        hidden, mask = self.encoder(tokens, padding_mask)
-        pooled = hidden[:, 0] if self.pooling == "cls" else mean_pool(hidden, mask)
-        return self.head(pooled)
+        return self.head(self.pooled(tokens, padding_mask))
+
+
+class PairClassifier(Classifier):
+    """Two towers that share one encoder; the head reads [a, b, a * b, a - b] (Tay et al. 2021, section 2.2.3)."""
+
+    @staticmethod
+    def head_width(dim: int) -> int:
+        return 4 * dim
+
+    def forward(  # type: ignore[override]
+        self, tokens: Tensor, padding_mask: Tensor, other_tokens: Tensor, other_padding_mask: Tensor
+    ) -> Tensor:
+        """tokens, other_tokens: `[batch, seq_len]`, their lengths may differ; and masks. Returns `[batch, classes]`."""
+        # Both documents in one batch of equal length: twice the work per kernel, and random features that are drawn
+        # at every pass are the same for both.
+        longest = max(tokens.shape[1], other_tokens.shape[1])
+        both = torch.cat([_lengthen(t, longest, 0) for t in (tokens, other_tokens)])
+        masks = torch.cat([_lengthen(m, longest, True) for m in (padding_mask, other_padding_mask)])
+        a, b = self.pooled(both, masks).chunk(2)
+        return self.head(torch.cat((a, b, a * b, a - b), dim=-1))
+
+
+def _lengthen(x: Tensor, length: int, value: int | bool) -> Tensor:
+    return nn.functional.pad(x, (0, length - x.shape[1]), value=value)
 
 
 def build_classifier(
@@ -42,10 +84,13 @@ def build_classifier(
     max_len: int,
     mlp_dim: int = 128,
     pooling: Literal["mean", "cls"] = "mean",
+    head_layers: Literal[2, 3] = 2,
+    num_inputs: Literal[1, 2] = 1,
     **encoder: Any,
 ) -> Classifier:
-    """A classifier of single sequences; further arguments as for `build_encoder`."""
+    """A classifier of sequences, or of pairs with two inputs; further arguments as for `build_encoder`."""
     tower = build_encoder(
         attention, vocab_size=vocab_size, max_len=max_len, mlp_dim=mlp_dim, cls_token=pooling == "cls", **encoder
     )
-    return Classifier(tower, num_classes, mlp_dim, pooling)
+    classifier = PairClassifier if num_inputs == 2 else Classifier
+    return classifier(tower, num_classes, mlp_dim, pooling, head_layers)

@@ -1,9 +1,22 @@
 """Tasks and their data. Knows neither models nor the harness."""
 
-from . import text as _text  # noqa: F401  (registers it)
+from . import listops as _listops  # noqa: F401  (they register themselves)
+from . import retrieval as _retrieval  # noqa: F401
+from . import text as _text  # noqa: F401
 from .dataset import DataError, Dataset, Split, Task
 from .packed import PackedSequences
-from .registry import HubSource, TaskLoader, TaskSpec, list_tasks, load_task, register_task, task_spec
+from .registry import (
+    HubSource,
+    TaskLoader,
+    TaskSpec,
+    export_dataset,
+    list_tasks,
+    load_dataset,
+    load_task,
+    register_task,
+    task_spec,
+    trivial_baselines,
+)
 
 __all__ = [
     "DataError",
@@ -14,8 +27,11 @@ __all__ = [
     "Task",
     "TaskLoader",
     "TaskSpec",
+    "export_dataset",
     "list_tasks",
+    "load_dataset",
     "load_task",
     "register_task",
     "task_spec",
+    "trivial_baselines",
 ]

@@ -25,6 +25,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def total_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each example, over all its inputs, `[num_examples]`."""
+        return np.sum([sequences.lengths for sequences in self.inputs], axis=0, dtype=np.int64)
+
     def select(self, indices: NDArray[np.integer]) -> Split:
         """The examples at `indices`, in that order."""
         return Split(tuple(sequences.select(indices) for sequences in self.inputs), self.labels[indices])
@@ -62,12 +66,19 @@ class Dataset:
     splits: dict[str, Split]
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Flat view for storing and hashing: `train.labels`, `train.0.tokens`, `train.0.starts`, …"""
+        """Flat view for storing and hashing: `tokens.0`, `train.labels`, `train.0.starts`, …
+
+        Token arrays that several inputs share, as all pairs of documents do, appear once; `train.0.store` is the
+        number of the one that an input looks into.
+        """
         flat: dict[str, NDArray[np.generic]] = {}
-        for name, split in self.splits.items():
+        stores: dict[int, int] = {}
+        for name, split in sorted(self.splits.items()):
             flat[f"{name}.labels"] = split.labels
             for i, sequences in enumerate(split.inputs):
-                flat[f"{name}.{i}.tokens"] = sequences.tokens
+                store = stores.setdefault(id(sequences.tokens), len(stores))
+                flat[f"tokens.{store}"] = sequences.tokens
+                flat[f"{name}.{i}.store"] = np.array([store])
                 flat[f"{name}.{i}.starts"] = sequences.starts
                 flat[f"{name}.{i}.lengths"] = sequences.lengths
         return flat
@@ -80,9 +91,11 @@ class Dataset:
             split, _, rest = key.partition(".")
             if rest != "labels":
                 continue
-            count = sum(k.startswith(f"{split}.") and k.endswith(".tokens") for k in arrays)
-            parts = [[arrays[f"{split}.{i}.{part}"] for part in ("tokens", "starts", "lengths")] for i in range(count)]
-            splits[split] = Split(tuple(PackedSequences(*p) for p in parts), arrays[key])  # type: ignore[arg-type]
+            inputs: list[PackedSequences] = []
+            while (prefix := f"{split}.{len(inputs)}") + ".store" in arrays:
+                tokens = arrays[f"tokens.{int(arrays[prefix + '.store'].item())}"]
+                inputs.append(PackedSequences(tokens, arrays[prefix + ".starts"], arrays[prefix + ".lengths"]))  # type: ignore[arg-type]
+            splits[split] = Split(tuple(inputs), arrays[key])  # type: ignore[arg-type]
         return cls(name, splits)
 
     def fingerprint(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Tokens = NDArray[np.int16]
 
 MAX_DEPTH = 10
 MAX_ARGUMENTS = 10
@@ -39,7 +40,7 @@ class _Level:
     parent: Ints
 
 
-def sample_expressions(rng: np.random.Generator, num_trees: int) -> tuple[Ints, Ints, Ints]:
+def sample_expressions(rng: np.random.Generator, num_trees: int) -> tuple[Tokens, Ints, Ints]:
     """Grow `num_trees` trees and keep those of accepted length, about one in twelve.
 
     Returns the token ids of all kept expressions end to end, their lengths and their values.
@@ -75,7 +76,7 @@ def _grow(rng: np.random.Generator, num_trees: int) -> tuple[list[_Level], Ints]
 def _select(levels: list[_Level], kept: NDArray[np.bool_]) -> list[_Level]:
     """The levels of the kept trees only, which are numbered anew."""
     number = np.cumsum(kept) - 1
-    selected = []
+    selected: list[_Level] = []
     above = np.zeros(0, np.int64)
     for level in levels:
         chosen = kept[level.tree]
@@ -85,7 +86,7 @@ def _select(levels: list[_Level], kept: NDArray[np.bool_]) -> list[_Level]:
     return selected
 
 
-def _write(levels: list[_Level], num_trees: int) -> tuple[Ints, Ints, Ints]:
+def _write(levels: list[_Level], num_trees: int) -> tuple[Tokens, Ints, Ints]:
     """Token ids end to end, lengths and values of complete trees."""
     sizes, values = [np.zeros(0, np.int64)] * len(levels), [np.zeros(0, np.int64)] * len(levels)
     for depth in reversed(range(len(levels))):
@@ -120,4 +121,6 @@ def _apply(operator: Ints, arguments: Ints, first: Ints, count: Ints) -> Ints:
     ordered = np.sort(owner * 10 + arguments) - owner * 10
     median = (ordered[first + (count - 1) // 2] + ordered[first + count // 2]) // 2
     total = np.add.reduceat(arguments, first) % 10
-    return np.select([operator == 0, operator == 1, operator == 2], [ordered[first], ordered[first + count - 1], median], total)
+    return np.select(
+        [operator == 0, operator == 1, operator == 2], [ordered[first], ordered[first + count - 1], median], total
+    )

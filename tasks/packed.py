@@ -53,3 +53,14 @@ class PackedSequences:
     def truncate(self, max_len: int) -> PackedSequences:
         """Keep at most the first `max_len` tokens of each sequence."""
         return PackedSequences(self.tokens, self.starts, np.minimum(self.lengths, max_len))
+
+
+def pack_bytes(texts: list[bytes]) -> PackedSequences:
+    """Byte tokens, byte + 1, of texts given one by one."""
+    joined = np.frombuffer(b"".join(texts), dtype=np.uint8)
+    return PackedSequences.from_offsets(joined.astype(np.int16) + 1, np.cumsum([0, *map(len, texts)]))
+
+
+def unpack_bytes(sequences: PackedSequences) -> list[str]:
+    """The texts that `pack_bytes` packed."""
+    return [(sequences[i] - 1).astype(np.uint8).tobytes().decode() for i in range(len(sequences))]

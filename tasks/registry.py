@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import yaml
@@ -27,7 +27,11 @@ class HubSource(BaseModel, extra="forbid", frozen=True):
 
 
 class TaskSpec(BaseModel):
-    """A task's YAML. version: raise it when anything changes that moves scores, and its caches are made anew."""
+    """A task's YAML.
+
+    version: raise it when anything changes that moves scores, and its caches are made anew; num_inputs: sequences
+    per example; auto: what `--data auto` tries first.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +43,9 @@ class TaskSpec(BaseModel):
     max_len: PositiveInt
     validation_size: PositiveInt
     split_seed: int = 0
+    num_inputs: Literal[1, 2] = 1
     hub: HubSource | None = None
+    auto: Literal["hub", "embedded"] = "embedded"
 
 
 class TaskLoader(ABC):
@@ -63,6 +69,14 @@ class TaskLoader(ABC):
     @abstractmethod
     def generate(self) -> Dataset:
         """Make the embedded data set, the same on every machine."""
+
+    def export(self, dataset: Dataset, folder: Path) -> list[Path]:
+        """Write `dataset` under `folder` in a layout that `find` and `read` take, and return the files."""
+        raise DataError(f"{type(self).__name__} cannot export its data")
+
+    def baselines(self, train: Split, test: Split) -> dict[str, float]:
+        """Test accuracy in percent of guesses that need no model, by name; the majority class is added for all."""
+        return {}
 
 
 _Loader = TypeVar("_Loader", bound=type[TaskLoader])
@@ -124,14 +138,8 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
     >>> task.train.inputs[0][0], task.train.labels[0]
     """
     spec = task_spec(name)
-    data, source = _choose_source(name, spec, str(data))
-    dataset, fingerprint = _load(name, _TASKS[name](spec), data)
+    dataset, fingerprint, chosen, source = load_dataset(name, data)
     splits = dict(dataset.splits)
-    for split_name, split in splits.items():
-        if not len(split):
-            raise DataError(f"task {name!r}: the {split_name} split from {source} is empty; give one with examples")
-        if split.labels.min() < 0 or split.labels.max() >= spec.num_classes:
-            raise DataError(f"task {name!r}: a label of {split_name} is not in 0..{spec.num_classes - 1}")
     if "validation" not in splits:
         splits["train"], splits["validation"] = _hold_out(splits["train"], spec)
     length = max_len or spec.max_len
@@ -140,7 +148,7 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
         name=name,
         version=spec.version,
         dataset=dataset.name,
-        data=data,
+        data=chosen,
         source=source,
         fingerprint=fingerprint,
         num_classes=spec.num_classes,
@@ -152,10 +160,38 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
     )
 
 
+def trivial_baselines(name: str, train: Split, test: Split) -> dict[str, float]:
+    """Test accuracy in percent of guessing the commonest training label, and of the task's own trivial guesses."""
+    labels, counts = np.unique(train.labels, return_counts=True)
+    majority = 100 * float((test.labels == labels[counts.argmax()]).mean())
+    return {"majority class": majority, **_TASKS[name](task_spec(name)).baselines(train, test)}
+
+
+def load_dataset(name: str, data: str | Path = "auto") -> tuple[Dataset, str, str, str]:
+    """A task's data set, whole and as its source has it.
+
+    Returns it with its fingerprint, what `data` stood for, and the source in plain words. Raises DataError.
+    """
+    spec = task_spec(name)
+    chosen, source = _choose_source(name, spec, str(data))
+    dataset, fingerprint = _load(name, _TASKS[name](spec), chosen)
+    for split, examples in dataset.splits.items():
+        if not len(examples):
+            raise DataError(f"task {name!r}: the {split} split from {source} is empty; give one with examples")
+        if examples.labels.min() < 0 or examples.labels.max() >= spec.num_classes:
+            raise DataError(f"task {name!r}: a label of {split} is not in 0..{spec.num_classes - 1}")
+    return dataset, fingerprint, chosen, source
+
+
+def export_dataset(name: str, dataset: Dataset, folder: Path) -> list[Path]:
+    """Write a data set of task `name` in the layout of its release; returns the files. Raises DataError."""
+    return _TASKS[name](task_spec(name)).export(dataset, folder)
+
+
 def _choose_source(name: str, spec: TaskSpec, data: str) -> tuple[str, str]:
     """What "auto" stands for now, other values as they are; and the source in plain words."""
     reason = ""
-    if data == "auto" and spec.hub:
+    if data == "auto" and spec.hub and spec.auto == "hub":
         known = cache_path(name, _cache_key(spec, "hub")).exists() or hub_answers(spec.hub.repo, spec.hub.revision)
         data = "hub" if known else "embedded"
         reason = f" (the hub did not answer for {spec.hub.repo})"

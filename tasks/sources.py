@@ -53,24 +53,39 @@ def cached(task: str, key: dict[str, object], build: Callable[[], Dataset]) -> t
     return stored
 
 
-def _read(path: Path) -> tuple[Dataset, str] | None:
-    from safetensors import SafetensorError, safe_open
+def check_cached(path: Path) -> str:
+    """What is wrong with a stored data set, in one line; empty when it is whole."""
+    stored = _open(path)
+    return stored if isinstance(stored, str) else ""
 
+
+def _read(path: Path) -> tuple[Dataset, str] | None:
     if not path.exists():
         return None
+    stored = _open(path)
+    if isinstance(stored, str):
+        print(f"warning: cached data {path} is damaged ({stored}); preparing it anew", file=sys.stderr)
+        return None
+    return stored
+
+
+def _open(path: Path) -> tuple[Dataset, str] | str:
+    """A stored data set and its fingerprint, or what is wrong with it."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata()
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         data = Dataset.from_arrays(metadata["dataset"], arrays)
         fingerprint = data.fingerprint()
-        if fingerprint == metadata["fingerprint"]:
-            return data, fingerprint
-        reason = "its content does not match its fingerprint"
+        if metadata["format"] != str(CACHE_FORMAT):
+            return f"its format is {metadata['format']}, not {CACHE_FORMAT}"
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-    print(f"warning: cached data {path} is damaged ({reason}); preparing it anew", file=sys.stderr)
-    return None
+        return str(error).splitlines()[0]
+    if fingerprint != metadata["fingerprint"]:
+        return "its content does not match its fingerprint"
+    return data, fingerprint
 
 
 def _write(path: Path, data: Dataset, fingerprint: str) -> None:
@@ -78,8 +93,9 @@ def _write(path: Path, data: Dataset, fingerprint: str) -> None:
     from safetensors.numpy import save_file
 
     arrays = {name: np.ascontiguousarray(array) for name, array in data.arrays().items()}
+    metadata = {"format": str(CACHE_FORMAT), "dataset": data.name, "fingerprint": fingerprint}
     with atomic_path(path) as temporary:
-        save_file(arrays, temporary, metadata={"dataset": data.name, "fingerprint": fingerprint})
+        save_file(arrays, temporary, metadata=metadata)
 
 
 def file_key(files: list[Path]) -> list[list[object]]:

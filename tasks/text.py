@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .dataset import DataError, Dataset, Split, stratified
-from .packed import PackedSequences
+from .packed import PackedSequences, pack_bytes, unpack_bytes
+from .parquet import read_columns, write_parquet
 from .registry import HubSource, TaskLoader, register_task
 from .synthetic_reviews import generate_reviews
 
@@ -68,11 +69,12 @@ class TextTask(TaskLoader):
             splits[split] = Split((pack_bytes(texts),), np.array(labels, dtype=np.int64))
         return Dataset("reviews-synthetic", splits)
 
-
-def pack_bytes(texts: list[bytes]) -> PackedSequences:
-    """Byte tokens, byte + 1, of texts given one by one."""
-    joined = np.frombuffer(b"".join(texts), dtype=np.uint8)
-    return PackedSequences.from_offsets(joined.astype(np.int16) + 1, np.cumsum([0, *map(len, texts)]))
+    def export(self, dataset: Dataset, folder: Path) -> list[Path]:
+        files = []
+        for name, split in dataset.splits.items():
+            columns = {"text": unpack_bytes(split.inputs[0]), "label": split.labels}
+            files.append(write_parquet(folder / "imdb" / f"{name}.parquet", columns))
+        return files
 
 
 def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
@@ -101,20 +103,8 @@ def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
 
 def _read_parquet(files: list[Path]) -> Split:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    tables = []
-    for file in files:
-        try:
-            table = pq.read_table(file)
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{file} is not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
-        if missing := {"text", "label"} - set(table.column_names):
-            raise DataError(
-                f"{file} has no column {missing.pop()!r}; expected text and label, has {table.column_names}"
-            )
-        tables.append(table.select(["text", "label"]))
-    whole = pa.concat_tables(tables)
+    whole = pa.concat_tables([read_columns(file, ["text", "label"]) for file in files])
     return _split(whole.column("text"), whole.column("label"), str(files[0]))
 
 

@@ -46,8 +46,12 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(out / "leaderboard.csv")
     assert list(table.columns) == COLUMNS
-    assert sorted(table["model"]) == ["rfa", "softmax"]
-    assert set(table["status"]) == {"ok"}
+    assert dict(zip(table["model"], table["status"], strict=True)) == {
+        "rfa": "ok",
+        "softmax": "ok",
+        "majority class": "baseline",
+    }
+    table = table[table["status"] == "ok"]
     assert (table["protocol"] == "quick").all()
     assert table["step_time_ms"].gt(0).all()
     assert table["peak_memory_mb"].gt(0).all()
@@ -84,7 +88,7 @@ def test_a_plugin_is_one_file(reviews: Path, tmp_path: Path) -> None:
     command = ["bench", "--task", "text", "--models", "mine", "--plugin", plugin, "--data", reviews]
     done = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
     assert done.returncode == 0, done.stderr
-    assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["model"].tolist() == ["mine"]
+    assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["model"].tolist() == ["mine", "majority class"]
     # An edited plugin is another attention: its old run is not taken for finished.
     plugin.write_text(PLUGIN.replace("the mean", "the average"))
     again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
@@ -124,6 +128,7 @@ def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Pat
         "killed": "oom",
         "hungry": "oom",
         "astray": "diverged",
+        "majority class": "baseline",
     }
     assert table.loc["raises", "reason"] == "RuntimeError: no luck"
     assert "code 7" in table.loc["dies", "reason"]
@@ -153,7 +158,7 @@ def test_interrupted_leaves_a_record_and_is_resumed(reviews: Path, tmp_path: Pat
     record = json.loads(path.read_text())
     assert record["status"] == "interrupted"
     assert 0 < record["steps"] < 1000
-    assert pd.read_csv(out / "leaderboard.csv")["status"].tolist() == ["interrupted"]
+    assert pd.read_csv(out / "leaderboard.csv")["status"].tolist() == ["interrupted", "baseline"]
 
     resumed = lra_bench(*arguments)
     assert resumed.returncode == 0, resumed.stderr
@@ -234,7 +239,11 @@ def test_settings_of_one_attention_reach_that_one_only(reviews: Path, tmp_path: 
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "leaderboard.csv", keep_default_na=False)
-    assert dict(zip(table["model"], table["settings"], strict=True)) == {"sdpa": "", "rfa": "num_features=8"}
+    assert dict(zip(table["model"], table["settings"], strict=True)) == {
+        "sdpa": "",
+        "rfa": "num_features=8",
+        "majority class": "",
+    }
     assert "rfa (num_features=8)" in done.stdout
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lra_bench.leaderboard import COLUMNS, build_tables, markdown, rows, safe_cell, write_csv
+from lra_bench.leaderboard import COLUMNS, markdown, rows, safe_cell, write_csv
 from lra_bench.plots import write_plots
 from lra_bench.records import Record
+from lra_bench.tables import build_tables
 
 
 def ranks(records: list[Record]) -> dict[str, str]:

@@ -24,7 +24,7 @@ def task(reviews: Path) -> Task:
 
 def trainer(config: RunConfig, task: Task, checkpoint: Path) -> Trainer:
     torch.manual_seed(config.seed)
-    return Trainer(config, build_model(config, 2, 257), task, Accelerator(cpu=True), checkpoint)
+    return Trainer(config, build_model(config), task, Accelerator(cpu=True), checkpoint)
 
 
 def outcome(t: Trainer) -> tuple[Any, ...]:
@@ -153,15 +153,15 @@ def test_rsqrt_schedule_peaks_as_published() -> None:
 
 
 def test_parameter_counts() -> None:
-    softmax, rfa = count_parameters(tiny("softmax"), 2, 257), count_parameters(tiny("rfa"), 2, 257)
-    assert softmax == sum(p.numel() for p in build_model(tiny("softmax"), 2, 257).parameters())
+    softmax, rfa = count_parameters(tiny("softmax")), count_parameters(tiny("rfa"))
+    assert softmax == sum(p.numel() for p in build_model(tiny("softmax")).parameters())
     assert rfa - softmax == 16
 
 
 @pytest.mark.parametrize("model", ["softmax", "sdpa", "rfa"])
 def test_estimate_grows_as_it_should(model: str) -> None:
     def at(length: int) -> tuple[int, int]:
-        estimate = estimate_step(tiny(model, data__max_len=length), 2, 257)
+        estimate = estimate_step(tiny(model, data__max_len=length))
         return estimate.memory_bytes, estimate.flops
 
     (memory, flops), (memory4, flops4) = at(2048), at(8192)
@@ -178,4 +178,4 @@ def test_estimated_flops_by_hand() -> None:
     tokens, dim = 2 * 32, 16
     layer = 2 * tokens * dim * (3 * dim + dim) + 2 * 2 * tokens * 32 * dim + 2 * 2 * tokens * dim * 16
     head = 2 * 2 * dim * 16 + 2 * 2 * 16 * 2
-    assert estimate_step(config, 2, 257).flops == 3 * (layer + head)
+    assert estimate_step(config).flops == 3 * (layer + head)

@@ -1,0 +1,181 @@
+"""Records -> tables. Only like is ranked with like: one table per task, data, protocol and device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import mean, median, stdev
+
+from .records import Record
+from .stats import wilson_interval
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model in one table: the records of its seeds."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def scored(self) -> list[Record]:
+        return [r for r in self.records if r.result is not None]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean test accuracy in percent."""
+        values = [r.result.accuracy for r in self.scored if r.result]
+        return mean(values) if values else None
+
+    @property
+    def last_accuracy(self) -> float | None:
+        """Mean test accuracy of the last weights, whatever validation said of them."""
+        values = [r.result.last_accuracy for r in self.scored if r.result]
+        return mean(values) if values else None
+
+    @property
+    def accuracy_std(self) -> float | None:
+        """Standard deviation over seeds; None for fewer than two."""
+        values = [r.result.accuracy for r in self.scored if r.result]
+        return stdev(values) if len(values) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Wilson interval of the mean accuracy for one test set: more seeds do not add test examples."""
+        if self.accuracy is None:
+            return None
+        size = self.scored[0].data.test_size
+        return wilson_interval(self.accuracy * size / 100, size)
+
+    def profiled(self, name: str) -> float | None:
+        """Median over seeds of a figure of the step profile."""
+        values = [getattr(r.profile, name) for r in self.records if r.profile]
+        known = [v for v in values if v is not None]
+        return median(known) if known else None
+
+    @property
+    def label(self) -> str:
+        return f"{self.first.config.model_name} ({self.settings})" if self.settings else self.first.config.model_name
+
+    @property
+    def settings(self) -> str:
+        """The attention's settings where they differ from those of the model's name."""
+        return _changed_settings(self.first)
+
+    @property
+    def status(self) -> str:
+        return next((r.status for r in self.records if r.status != "ok"), "ok")
+
+    @property
+    def reason(self) -> str:
+        return next((r.reason for r in self.records if r.status != "ok"), "")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Entries that may be compared with each other, best accuracy first."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.entries[0].first
+
+    @property
+    def title(self) -> str:
+        r = self.first
+        changed = f" with {r.config.overrides}" if r.config.overrides else ""
+        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {r.machine.device}"
+
+    @property
+    def slug(self) -> str:
+        """For file names. What a person did not name (changed settings, which card, which bytes) is hashed into it."""
+        r = self.first
+        rest = f"{r.config.overrides} {r.machine.device} {r.data.fingerprint}"
+        text = f"{r.config.task}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
+        return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
+
+    @property
+    def reference(self) -> Entry | None:
+        """The plain softmax entry, to which speed and memory are compared."""
+        return next((e for e in self.entries if e.label == "softmax"), None)
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """Accuracies in percent of guesses that need no model, worst first."""
+        return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1]))
+
+    def plateau(self, entry: Entry) -> str:
+        """The best trivial baseline that the entry's interval contains: on it, a score shows no more than the guess."""
+        if entry.interval is None:
+            return ""
+        low, high = entry.interval
+        return next((name for name, value in reversed(self.baselines.items()) if low <= value <= high), "")
+
+    def rank(self, entry: Entry) -> str:
+        """1 + how many are better by more than the interval of the difference; `=` where that ties with another."""
+        if entry.accuracy is None:
+            return ""
+        rivals = [e for e in self.entries if e is not entry and e.accuracy is not None]
+        better = [e for e in rivals if _difference(e, entry) > 0]
+        tied = any(_difference(e, entry) == 0 for e in rivals)
+        return f"{1 + len(better)}{'=' if tied else ''}"
+
+    def ratio(self, entry: Entry, name: str) -> float | None:
+        """The entry's figure of the step profile over that of softmax."""
+        own = entry.profiled(name)
+        base = self.reference.profiled(name) if self.reference else None
+        return own / base if own is not None and base else None
+
+
+def _changed_settings(record: Record) -> str:
+    from .config import ConfigError, read_model
+
+    try:
+        model = read_model(record.config.model_name)
+        usual = {**model.settings, **model.protocols.get(record.config.protocol, {})}
+    except ConfigError:  # a plugin that is not loaded now
+        usual = {}
+    own = record.config.attention.settings
+    return " ".join(f"{k}={v}" for k, v in sorted(own.items()) if k in usual and usual[k] != v)
+
+
+def _difference(a: Entry, b: Entry) -> int:
+    """1 when a is better than b beyond the interval of their difference, -1 when worse, 0 for a tie (Newcombe 1998)."""
+    if a.accuracy is None or b.accuracy is None or a.interval is None or b.interval is None:
+        return 0
+    if a.accuracy < b.accuracy:
+        return -_difference(b, a)
+    below = a.accuracy - a.interval[0]
+    above = b.interval[1] - b.accuracy
+    return int(a.accuracy - b.accuracy > (below**2 + above**2) ** 0.5)
+
+
+def build_tables(records: Iterable[Record]) -> list[Table]:
+    """Group records into tables of entries; of several records of one seed the latest counts."""
+    latest: dict[tuple[object, ...], Record] = {}
+    for record in sorted(records, key=lambda r: r.created):
+        latest[_table_key(record), _entry_key(record), record.config.seed] = record
+    ordered = sorted(latest.values(), key=lambda r: (_table_key(r), _entry_key(r), r.config.seed))
+    tables = []
+    for _, group in groupby(ordered, key=_table_key):
+        entries = [Entry(tuple(rs)) for _, rs in groupby(group, key=_entry_key)]
+        entries.sort(key=lambda e: (-(e.accuracy if e.accuracy is not None else -1.0), e.label))
+        tables.append(Table(tuple(entries)))
+    return tables
+
+
+def _table_key(r: Record) -> tuple[str, ...]:
+    c = r.config
+    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, r.machine.device, r.data.fingerprint)
+
+
+def _entry_key(r: Record) -> tuple[str, str]:
+    return r.config.model_name, json.dumps(r.config.attention.settings, sort_keys=True)

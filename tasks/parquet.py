@@ -1,0 +1,37 @@
+"""Parquet files with the columns a task needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .dataset import DataError
+from .files import atomic_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_columns(file: Path, columns: list[str]) -> pa.Table:
+    """The named columns of a file. Raises DataError when it is no parquet file or lacks one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(file)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{file} is not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+    if missing := [column for column in columns if column not in table.column_names]:
+        raise DataError(f"{file} has no column {missing[0]!r}; expected {', '.join(columns)}")
+    return table.select(columns)
+
+
+def write_parquet(file: Path, columns: Mapping[str, Any]) -> Path:
+    """Write columns atomically and return the file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_path(file) as temporary:
+        pq.write_table(pa.table(dict(columns)), temporary, compression="zstd")
+    return file
