@@ -9,11 +9,12 @@ OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $
 	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
 OUT_OPTION = $(if $(OUT),--out $(OUT))
 
-.PHONY: help setup bench leaderboard bench-trainer test test-all lint
+.PHONY: help setup bench leaderboard bench-trainer bench-listops bench-retrieval bench-batching test test-all lint
 
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
-	@echo "make setup | leaderboard | bench-trainer | test | test-all | lint"
+	@echo "make setup | leaderboard | test | test-all | lint"
+	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
 
 setup: $(READY)
 
@@ -31,7 +32,16 @@ leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
 
 bench-trainer: $(READY)
-	@$(BIN)/python benchmarks/trainer_overhead.py $(ARGS)
+	@$(BIN)/python -m benchmarks.trainer_overhead $(ARGS)
+
+bench-listops: $(READY)
+	@$(BIN)/python -m benchmarks.listops_speed $(ARGS)
+
+bench-retrieval: $(READY)
+	@$(BIN)/python -m benchmarks.retrieval_memory $(ARGS)
+
+bench-batching: $(READY)
+	@$(BIN)/python -m benchmarks.batching_share $(ARGS)
 
 test: $(READY)
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)

@@ -215,7 +215,7 @@ def _load(name: str, loader: TaskLoader, data: str) -> tuple[Dataset, str]:
     """The data set and its fingerprint, from the cache where it is there."""
     spec = loader.spec
     if data == "hub" and (hub := spec.hub):
-        return cached(name, _cache_key(spec, data), lambda: loader.download(hub))
+        return cached(name, _cache_key(spec, data), lambda: _download(loader, hub))
     if data == "embedded":
         return cached(name, _cache_key(spec, data), loader.generate)
     folder = Path(data).expanduser()
@@ -226,6 +226,16 @@ def _load(name: str, loader: TaskLoader, data: str) -> tuple[Dataset, str]:
         return cached(name, _cache_key(spec, data, files), lambda: loader.read(files))
     except OSError as error:
         raise DataError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
+
+
+def _download(loader: TaskLoader, hub: HubSource) -> Dataset:
+    """The hub's data set; a hub that hangs is found out in seconds rather than after all its library's retries."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    # Told to stay offline, the library may still have the files from before.
+    if not HF_HUB_OFFLINE and not hub_answers(hub.repo, hub.revision):
+        raise DataError(f"the hub does not answer for {hub.repo}; try again, or --data embedded or a folder")
+    return loader.download(hub)
 
 
 def _hold_out(train: Split, spec: TaskSpec) -> tuple[Split, Split]:

@@ -147,7 +147,9 @@ def _release_row(
     documents = []
     for key, text in zip(ids_and_texts[:2], ids_and_texts[2:], strict=True):
         if not text:
-            raise DataError(f"{file}: row {number} has an empty text for document {key.decode('utf-8', 'replace')!r}")
+            raise DataError(
+                f"{file}: row {number} has an empty text for document {key.decode('utf-8', 'replace')!r}; remove it"
+            )
         if key not in numbers:
             numbers[key] = store.add(text)
         documents.append(numbers[key])

@@ -42,7 +42,7 @@ def cached(task: str, key: dict[str, object], build: Callable[[], Dataset]) -> t
         with FileLock(path.with_suffix(".lock")):
             stored = _read(path)
             if stored is None:
-                data = build()
+                data = _built(build)
                 stored = data, data.fingerprint()
                 _write(path, *stored)
     except OSError as error:
@@ -51,6 +51,14 @@ def cached(task: str, key: dict[str, object], build: Callable[[], Dataset]) -> t
             " set LRA_BENCH_CACHE to a folder with room"
         ) from None
     return stored
+
+
+def _built(build: Callable[[], Dataset]) -> Dataset:
+    """The result of `build`; what it cannot read is not to be taken for a fault of the cache."""
+    try:
+        return build()
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename or 'the data'}: {error.strerror or error}") from None
 
 
 def check_cached(path: Path) -> str:

@@ -80,6 +80,7 @@ class TextTask(TaskLoader):
 def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
     """Pack Arrow columns; the strings' own buffers become the tokens, without an object per review."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     try:
         strings = text.cast(pa.large_string()).combine_chunks()
@@ -94,6 +95,8 @@ def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
     values = labels.to_numpy().copy()  # Arrow's own memory is read-only
     if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
         raise DataError(f"{where}: row {wrong[0] + 1} has label {values[wrong[0]]}; expected 0 or 1")
+    if empty := np.flatnonzero(pc.binary_length(strings).to_numpy() == 0).tolist():
+        raise DataError(f"{where}: row {empty[0] + 1} has an empty text; remove it")
     _, offset_buffer, data_buffer = strings.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer else np.zeros(0, np.uint8)
@@ -116,6 +119,8 @@ def _read_tree(folder: Path) -> Split:
         if not files:
             raise DataError(f"{folder / kind} holds no .txt reviews; unpack aclImdb_v1.tar.gz again")
         texts += [file.read_bytes() for file in files]
+        if empty := [file for file in files if not file.stat().st_size]:
+            raise DataError(f"{empty[0]} is empty; unpack aclImdb_v1.tar.gz again")
         labels += [label] * len(files)
     return Split((pack_bytes(texts),), np.array(labels, dtype=np.int64))
 

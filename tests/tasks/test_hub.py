@@ -2,9 +2,14 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import pandas as pd
+import pytest
 
 from tasks import load_task, task_spec
 
@@ -14,14 +19,14 @@ LOAD = """
 import json, sys
 from tasks import DataError, load_task
 try:
-    task = load_task("text", data=sys.argv[1])
+    task = load_task(sys.argv[2], data=sys.argv[1])
     print(json.dumps([task.data, task.source, task.fingerprint, len(task.train), len(task.test)]))
 except DataError as error:
     print(json.dumps(str(error)))
 """
 
 
-def load(data: str, endpoint: str, tmp_path: Path) -> object:
+def load(data: str, endpoint: str, tmp_path: Path, task: str = "text") -> object:
     """What `load_task` gives in a new process that knows the hub under `endpoint`."""
     environment = {
         **os.environ,
@@ -31,7 +36,7 @@ def load(data: str, endpoint: str, tmp_path: Path) -> object:
         "HF_HUB_DISABLE_XET": "1",
         "LRA_BENCH_CACHE": str(tmp_path / "cache"),
     }
-    command = [sys.executable, "-c", LOAD, data]
+    command = [sys.executable, "-c", LOAD, data, task]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -65,6 +70,56 @@ def test_auto_takes_a_hub_that_answers(reviews: Path, tmp_path: Path) -> None:
 def test_no_hub_is_one_clear_line(tmp_path: Path) -> None:
     message = load("hub", "http://127.0.0.1:9", tmp_path)
     assert isinstance(message, str)
+    assert message == "the hub does not answer for stanfordnlp/imdb; try again, or --data embedded or a folder"
+
+
+def test_a_hub_that_hangs_is_one_clear_line_in_seconds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts connections and never says a word
+        started = time.perf_counter()
+        message = load("hub", f"http://127.0.0.1:{server.getsockname()[1]}", tmp_path)
+        assert time.perf_counter() - started < 30
+    assert isinstance(message, str)
+    assert message.startswith("the hub does not answer for stanfordnlp/imdb")
+
+
+def test_a_hub_without_the_files_is_one_clear_line(tmp_path: Path) -> None:
+    hub = task_spec("text").hub
+    assert hub is not None
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo" / "notes.md").write_text("nothing here")
+    with fake_hub(tmp_path / "repo", hub.repo, hub.revision) as (endpoint, _):
+        message = load("hub", endpoint, tmp_path)
+    assert isinstance(message, str)
     assert message.startswith("the hub gave no stanfordnlp/imdb: ")
-    assert "try --data embedded or a folder" in message
     assert "\n" not in message
+
+
+def test_listops_and_release_files_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ListOps as the mirror has it (columns Source and Target), retrieval file by file."""
+    listops, retrieval = task_spec("listops").hub, task_spec("retrieval").hub
+    assert listops is not None
+    assert retrieval is not None
+    rows = "Source\tTarget\n( ( ( [MAX 4 ) 3 ) ] )\t4\n[SM 9 9 ]\t8\n"
+    names = {"train": "train", "val": "validation", "test": "test"}
+    for name in names:
+        file = tmp_path / "listops" / f"basic_{name}.tsv"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(rows)
+    local = load_task("listops", data=tmp_path / "listops")
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    for split in names.values():
+        columns = {"Source": ["( ( ( [MAX 4 ) 3 ) ] )", "[SM 9 9 ]"], "Target": [4, 8]}
+        pd.DataFrame(columns).to_parquet(mirror / f"{split}.parquet")
+    with fake_hub(mirror, listops.repo, listops.revision) as (endpoint, _):
+        loaded = load("hub", endpoint, tmp_path, task="listops")
+    assert loaded[2] == local.fingerprint  # type: ignore[index]
+
+    aan = tmp_path / "aan" / "data" / "aan"
+    aan.mkdir(parents=True)
+    for name in ("train", "eval", "test"):
+        (aan / f"new_aan_pairs.{name}.tsv").write_text("1.0\ta\tb\tfirst\tsecond\n0.0\ta\tc\tfirst\tthird\n")
+    with fake_hub(tmp_path / "aan", retrieval.repo, retrieval.revision) as (endpoint, log):
+        loaded = load("hub", endpoint, tmp_path, task="retrieval")
+    assert loaded[2] == load_task("retrieval", data=aan).fingerprint  # type: ignore[index]
+    assert not any("archive" in line for line in log)
