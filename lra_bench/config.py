@@ -141,6 +141,12 @@ class Protocol(Section):
     train: dict[str, Any] = {}
     tasks: dict[str, dict[str, dict[str, Any]]]
 
+    def for_task(self, task: str) -> dict[str, dict[str, Any]]:
+        """The sections that complete the protocol for `task`: its own, else those of `default`. Raises ConfigError."""
+        if task in self.tasks or "default" in self.tasks:
+            return self.tasks.get(task, self.tasks.get("default", {}))
+        raise ConfigError(f"the protocol has no settings for task {task!r}, only for {', '.join(self.tasks)}; add them")
+
 
 class ModelEntry(Section):
     """A model's YAML: a registered attention with settings, and other settings per protocol where they differ."""
@@ -228,17 +234,18 @@ def resolve(
     Raises ConfigError, in one line and with the near names, for anything wrong in a name, a key or a value.
     """
     from models import UnknownAttention, check_settings
+    from tasks import DataError, task_spec
 
     protocol, entry = read_protocol(protocol_name), read_model(model_name)
-    if task not in protocol.tasks:
-        raise ConfigError(
-            f"protocol {protocol_name!r} has no settings for task {task!r}, only for {', '.join(protocol.tasks)};"
-            f" add them to configs/protocols/{protocol_name}.yaml"
-        )
-    for_task = protocol.tasks[task]
+    try:
+        task_max_len = task_spec(task).max_len
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    for_task = protocol.for_task(task)
     sections: dict[str, dict[str, Any]] = {
         section: {**getattr(protocol, section), **for_task.get(section, {})} for section in ("model", "data", "train")
     }
+    sections["data"].setdefault("max_len", task_max_len)
     if extra := set(for_task) - set(sections):
         raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
     settings = {**entry.settings, **entry.protocols.get(protocol_name, {})}

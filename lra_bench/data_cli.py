@@ -28,14 +28,11 @@ def describe(
     """Show source, fingerprint, sizes, balance, lengths, truncation, duplicates and trivial baselines of a task."""
     from tasks import load_dataset, load_task, task_spec, trivial_baselines
 
-    from .config import ConfigError, read_protocol
+    from .config import read_protocol
     from .plots import write_length_histogram
 
     spec = task_spec(task)
-    for_task = read_protocol(protocol).tasks.get(task)
-    if for_task is None:
-        raise ConfigError(f"protocol {protocol!r} has no settings for task {task!r}")
-    max_len = for_task.get("data", {}).get("max_len", spec.max_len)
+    max_len = read_protocol(protocol).for_task(task).get("data", {}).get("max_len", spec.max_len)
     dataset, *_ = load_dataset(task, data)
     whole = max(int(s.lengths.max()) for split in dataset.splits.values() for s in split.inputs)
     loaded = load_task(task, data, max_len=max(whole, 1))

@@ -43,7 +43,7 @@ class TrainingStep:
         if self.clip_norm:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimizer.step()
-        return loss.detach(), (logits.detach().argmax(dim=-1) == batch.labels).sum()
+        return loss.detach(), (logits.argmax(dim=-1) == batch.labels).sum()
 
 
 @dataclass

@@ -49,6 +49,33 @@ def test_order_is_a_function_of_seed_and_step() -> None:
     assert not np.array_equal(forwards[0], forwards[14])
 
 
+def test_host_memory_gives_the_same_batches() -> None:
+    packed = PackedSequences.from_list([[1] * n for n in (5, 130, 9)])
+    split = Split((packed, packed), np.arange(3))
+    chosen = np.array([2, 1])
+    one, other = (DeviceSplit(split, 200, torch.device("cpu"), resident=r).batch(chosen) for r in (True, False))
+    assert all(torch.equal(a, b) for a, b in zip(one.model_inputs(), other.model_inputs(), strict=True))
+    assert torch.equal(one.labels, other.labels)
+
+
+@given(count=st.integers(1, 400), batch_size=st.integers(1, 16), seed=st.integers(0, 9), ranks=st.integers(1, 4))
+def test_length_grouping_and_ranks_lose_nothing(count: int, batch_size: int, seed: int, ranks: int) -> None:
+    lengths = np.random.default_rng(seed).integers(1, 1000, count)
+    order = TrainingOrder(count, batch_size, seed, lengths)
+    batches = [order[s] for s in range(order.steps_per_epoch)]
+    seen = np.concatenate([b[r::ranks] for b in batches for r in range(ranks)])
+    assert len(seen) == len(set(seen.tolist())) == order.steps_per_epoch * order.batch_size
+    again = TrainingOrder(count, batch_size, seed, lengths)
+    assert all(np.array_equal(again[s], batches[s]) for s in reversed(range(len(batches))))
+
+
+def test_length_grouping_pads_less() -> None:
+    lengths = np.random.default_rng(0).integers(1, 1000, 5_000)
+    plain, grouped = TrainingOrder(5_000, 16, 0), TrainingOrder(5_000, 16, 0, lengths)
+    spread = [np.mean([np.ptp(lengths[o[s]]) for s in range(o.steps_per_epoch)]) for o in (plain, grouped)]
+    assert spread[1] < spread[0] / 10
+
+
 def test_evaluation_order_covers_everything_once() -> None:
     packed = PackedSequences.from_list([[1] * n for n in (5, 1, 9, 3, 7)])
     data = DeviceSplit(Split((packed,), np.zeros(5, np.int64)), 16, torch.device("cpu"))

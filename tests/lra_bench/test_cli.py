@@ -95,6 +95,78 @@ def test_a_plugin_is_one_file(reviews: Path, tmp_path: Path) -> None:
     assert "not run again" not in again.stderr
 
 
+TASK = '''
+import numpy as np
+from tasks import Dataset, PackedSequences, Split, TaskLoader, register_task
+
+@register_task("parity")
+class Parity(TaskLoader):
+    """Is the number of twos even?"""
+
+    def find(self, folder): return [folder / "never.txt"]
+    def read(self, files): raise FileNotFoundError(2, "No such file or directory", str(files[0]))
+    def download(self, hub): raise NotImplementedError
+
+    def generate(self):
+        rng = np.random.default_rng(0)
+        def split(count):
+            rows = [rng.integers(1, 3, rng.integers(1, 20)).tolist() for _ in range(count)]
+            return Split((PackedSequences.from_list(rows),), np.array([r.count(2) % 2 for r in rows]))
+        return Dataset("parity-synthetic", {"train": split(200), "test": split(50)})
+'''
+
+
+def test_a_new_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
+    plugin = tmp_path / "parity.py"
+    plugin.write_text(TASK)
+    yaml = "description: x\nversion: 1\nnum_classes: 2\nvocab_size: 3\nmax_len: 20\nvalidation_size: 40\n"
+    (tmp_path / "parity.yaml").write_text(yaml)
+    command = ("bench", "--task", "parity", "--models", "rfa", "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
+    done = lra_bench(*command)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
+    assert table[["task", "dataset", "status"]].iloc[0].tolist() == ["parity", "parity-synthetic", "ok"]
+    (tmp_path / "parity.yaml").write_text(yaml.replace("classes", "clases"))
+    done = lra_bench(*command)
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: .*parity\.yaml: num_classes: field required\n", done.stderr)
+
+
+def test_pairs_and_long_lists_run_too(tmp_path: Path) -> None:
+    """Retrieval's two towers and ListOps' ten classes, at their embedded sizes, for a few steps."""
+    done = lra_bench(
+        "bench", "--task", "listops,retrieval", "--models", "rfa", "--out", tmp_path, *SETTINGS,
+        "--set", "train.steps=4", "--set", "data.validation_items=20", "--set", "data.test_items=40",
+        "--set", "train.group_by_length=true",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "leaderboard.csv", keep_default_na=False)
+    assert table[table["status"] == "ok"]["dataset"].tolist() == ["listops-generated", "citations-synthetic"]
+    guesses = table[(table["status"] == "baseline") & (table["task"] == "listops")]["model"].tolist()
+    assert guesses == ["majority class", "root operator", "root operator and its digits"]
+
+
+def test_data_command(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LRA_BENCH_CACHE", str(tmp_path / "cache"))
+    done = lra_bench("data", "describe", "text", "--data", reviews, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    for expected in ("data set imdb", "train: 160 examples; classes 50.0 50.0 %", "over the 4,000 of compact: 0.0 %"):
+        assert expected in done.stdout
+    assert "in both train and test: " in done.stdout
+    assert (tmp_path / "out" / "lengths-text-imdb.png").stat().st_size > 5_000
+    assert lra_bench("data", "export", "text", "--data", reviews, "--out", tmp_path / "copy").returncode == 0
+    original, copy = (pd.read_parquet(f / "imdb" / "test.parquet") for f in (reviews, tmp_path / "copy"))
+    assert original.equals(copy)
+    (file,) = (tmp_path / "cache").glob("*.safetensors")
+    assert lra_bench("data", "verify").stdout == f"{file}: ok\n"
+    file.write_bytes(file.read_bytes()[:-9])
+    broken = lra_bench("data", "verify")
+    assert broken.returncode == 1
+    assert f"{file}: damaged" in broken.stdout
+    assert "removed 1 prepared" in lra_bench("data", "clear").stdout
+    assert not file.exists()
+
+
 def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "faulty.py"
     attend = "def attend(self, q, k, v, padding_mask):"

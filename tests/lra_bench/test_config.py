@@ -95,7 +95,7 @@ def test_bad_settings(setting: str, message: str) -> None:
     [
         (("text", "rfaa", "quick"), "unknown model 'rfaa'; did you mean 'rfa'"),
         (("text", "rfa", "quik"), "unknown protocol 'quik'; did you mean 'quick'"),
-        (("image", "rfa", "quick"), "protocol 'quick' has no settings for task 'image'"),
+        (("texd", "rfa", "quick"), "unknown task 'texd'; did you mean 'text'"),
     ],
 )
 def test_unknown_names(arguments: tuple[str, str, str], message: str) -> None:

@@ -71,3 +71,23 @@ def test_padding_tokens_alone_give_a_finite_prediction() -> None:
         model = build_classifier(name, vocab_size=10, num_classes=2, max_len=8).eval()
         tokens = torch.zeros(1, 4, dtype=torch.long)
         assert model(tokens, torch.ones(1, 4, dtype=torch.bool)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "sdpa", "rfa"])
+@pytest.mark.parametrize("head_layers", [2, 3])
+def test_pairs_share_one_encoder_and_ignore_padding(name: str, head_layers: int) -> None:
+    model = build_classifier(name, vocab_size=10, num_classes=2, max_len=40, num_inputs=2, head_layers=head_layers)  # type: ignore[arg-type]
+    model.eval()
+    a, b = torch.randint(1, 10, (2, 7)), torch.randint(1, 10, (2, 12))
+    none = [torch.zeros(t.shape, dtype=torch.bool) for t in (a, b)]
+    logits = model(a, none[0], b, none[1])
+    assert logits.shape == (2, 2)
+    wide = [torch.nn.functional.pad(t, (0, 20)) for t in (a, b)]
+    masks = [torch.arange(w.shape[1]).expand(w.shape) >= t.shape[1] for t, w in zip((a, b), wide, strict=True)]
+    torch.testing.assert_close(model(wide[0], masks[0], wide[1], masks[1]), logits, atol=1e-5, rtol=1e-4)
+    pooled = [model.pooled(t, m) for t, m in zip((a, b), none, strict=True)]
+    features = torch.cat((pooled[0], pooled[1], pooled[0] * pooled[1], pooled[0] - pooled[1]), dim=-1)
+    torch.testing.assert_close(model.head(features), logits, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(model(b, none[1], a, none[0]), logits, atol=1e-4)
+    linears = [m for m in model.head if isinstance(m, torch.nn.Linear)]
+    assert [m.out_features for m in linears] == ([128, 2] if head_layers == 2 else [128, 64, 2])
