@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from tasks import Task, load_task, trivial_baselines
 
-from .config import RunConfig, load_plugins
+from .config import RunConfig
+from .plugins import load_plugins
 from .records import DataRecord, Record, Result, now, write_record
 
 

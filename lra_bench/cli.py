@@ -110,7 +110,8 @@ def _resolve(
     settings: list[str],
     plugins: list[Path],
 ) -> list[Any]:
-    from .config import ConfigError, load_plugins, parse_overrides, read_protocol
+    from .config import ConfigError, parse_overrides, read_protocol
+    from .plugins import load_plugins
 
     if not models:
         raise ConfigError("no model given; see lra-bench list")

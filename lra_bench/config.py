@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import yaml
@@ -93,10 +92,11 @@ class TrainConfig(Section):
 
 
 class AttentionConfig(Section):
-    """A registered attention and the settings of its own, defaults filled in."""
+    """A registered attention and the settings of its own, defaults filled in; changed: what --set changed, in words."""
 
     name: str
     settings: dict[str, Any]
+    changed: str = ""
 
 
 class RunConfig(Section):
@@ -126,6 +126,7 @@ class RunConfig(Section):
         """
         content = self.model_dump(mode="json", exclude={"data_source", "plugins", "overrides"})
         del content["train"]["checkpoint_every"]
+        del content["attention"]["changed"]
         content |= {"fingerprint": fingerprint, "plugin_source": plugin_source}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -248,7 +249,8 @@ def resolve(
     sections["data"].setdefault("max_len", task_max_len)
     if extra := set(for_task) - set(sections):
         raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
-    settings = {**entry.settings, **entry.protocols.get(protocol_name, {})}
+    usual = {**entry.settings, **entry.protocols.get(protocol_name, {})}
+    settings = dict(usual)
     changed = []
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
@@ -261,7 +263,9 @@ def resolve(
     if sections["train"].get("precision", "auto") == "auto":
         sections["train"]["precision"] = "bf16" if device == "cuda" else "fp32"
     try:
-        attention = AttentionConfig(name=entry.attention, settings=check_settings(entry.attention, settings))
+        checked = check_settings(entry.attention, settings)
+        words = [f"{name}={checked[name]}" for name in sorted(settings) if usual.get(name) != checked[name]]
+        attention = AttentionConfig(name=entry.attention, settings=checked, changed=" ".join(words))
         return RunConfig(
             task=task,
             protocol=protocol_name,
@@ -305,38 +309,3 @@ def _first(error: ValidationError) -> str:
     if found["type"] == "value_error":
         return str(found["ctx"]["error"])
     return f"{key} = {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
-
-
-def load_plugins(paths: Iterable[str]) -> None:
-    """Import plugin files, which register attentions or tasks. Raises ConfigError when one is missing or fails."""
-    import importlib.util
-    import sys
-
-    for path in map(Path, paths):
-        name = f"plugin_{path.stem}"
-        if not path.is_file() or path.suffix != ".py":
-            raise ConfigError(f"plugin {str(path)!r} is not an existing .py file")
-        if name in sys.modules:
-            continue
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
-            reason = (str(error).splitlines() or [""])[0]
-            raise ConfigError(f"plugin {path} failed to load: {type(error).__name__}: {reason}") from None
-
-
-def plugin_source(config: RunConfig) -> str:
-    """Text of the plugin that defines this run's attention or task, empty when none does."""
-    import sys
-
-    import models.registry
-    import tasks.registry
-
-    modules = {models.registry.attention_module(config.attention.name), tasks.registry.task_module(config.task)}
-    files = {Path(str(sys.modules[m].__file__)).resolve() for m in modules if m.startswith("plugin_")}
-    return "".join(file.read_text(encoding="utf-8") for file in sorted(files))

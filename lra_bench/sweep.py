@@ -12,8 +12,9 @@ from pathlib import Path
 from tasks import load_task
 
 from .cell import CellPlan, describe_data
-from .config import ConfigError, DataConfig, RunConfig, plugin_source, resolve
+from .config import ConfigError, DataConfig, RunConfig, resolve
 from .machine import describe_code, describe_machine
+from .plugins import plugin_source
 from .records import DataRecord, Record, now, read_record, record_path, run_id, write_record
 
 

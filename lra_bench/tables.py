@@ -66,8 +66,8 @@ class Entry:
 
     @property
     def settings(self) -> str:
-        """The attention's settings where they differ from those of the model's name."""
-        return _changed_settings(self.first)
+        """The attention's settings where --set changed them."""
+        return self.first.config.attention.changed
 
     @property
     def status(self) -> str:
@@ -133,18 +133,6 @@ class Table:
         own = entry.profiled(name)
         base = self.reference.profiled(name) if self.reference else None
         return own / base if own is not None and base else None
-
-
-def _changed_settings(record: Record) -> str:
-    from .config import ConfigError, read_model
-
-    try:
-        model = read_model(record.config.model_name)
-        usual = {**model.settings, **model.protocols.get(record.config.protocol, {})}
-    except ConfigError:  # a plugin that is not loaded now
-        usual = {}
-    own = record.config.attention.settings
-    return " ".join(f"{k}={v}" for k, v in sorted(own.items()) if k in usual and usual[k] != v)
 
 
 def _difference(a: Entry, b: Entry) -> int:

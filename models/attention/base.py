@@ -1,9 +1,11 @@
 """What every multi-head attention shares: projections, splitting into heads, output."""
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(nn.Module, ABC):
     """Projections around `attend`, which a variant writes (Vaswani et al. 2017, section 3.2.2).
 
     A variant's own settings are keyword-only arguments of its `__init__`; the remaining ones go to this class.
@@ -33,9 +35,9 @@ class MultiHeadAttention(nn.Module):
         y = self.attend(q, k, v, padding_mask)
         return self.out_proj(y.transpose(1, 2).reshape(batch, seq_len, self.dim))
 
+    @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Mix v by q and k. q, k, v: `[batch, heads, seq_len, head_dim]`; returns the same shape."""
-        raise NotImplementedError(f"{type(self).__name__} must define attend(q, k, v, padding_mask)")
 
     @property
     def active_dropout(self) -> float:

@@ -19,19 +19,12 @@ from .conftest import TINY, files_below
 
 SETTINGS = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
 
-PLUGIN = '''
-from models import MultiHeadAttention, register_attention
 
-@register_attention("mine")
-class Mine(MultiHeadAttention):
-    """Everybody gets the mean."""
-
-    def attend(self, q, k, v, padding_mask):
-        if padding_mask is None:
-            return v.mean(dim=2, keepdim=True).expand_as(v)
-        keep = ~padding_mask[:, None, :, None]
-        return ((v * keep).sum(dim=2, keepdim=True) / keep.sum(dim=2, keepdim=True).clamp_min(1)).expand_as(v)
-'''
+def readme_block(first_line: str) -> str:
+    """The code block of the README that begins with `first_line`."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(rf"```\w+\n({re.escape(first_line)}\n.*?)```", text, re.DOTALL)
+    return str(block)
 
 
 def lra_bench(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -82,54 +75,38 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
     assert {p: (out / p).read_bytes() for p in before} == before
 
 
-def test_a_plugin_is_one_file(reviews: Path, tmp_path: Path) -> None:
+def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "my_attention.py"
-    plugin.write_text(PLUGIN)
+    plugin.write_text(readme_block("# my_attention.py"))
     command = ["bench", "--task", "text", "--models", "mine", "--plugin", plugin, "--data", reviews]
+    command += ["--set", "attention.temperature=2"]
     done = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
     assert done.returncode == 0, done.stderr
-    assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["model"].tolist() == ["mine", "majority class"]
+    table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
+    assert table["model"].tolist() == ["mine", "majority class"]
+    assert table["settings"][0] == "temperature=2.0"
     # An edited plugin is another attention: its old run is not taken for finished.
-    plugin.write_text(PLUGIN.replace("the mean", "the average"))
+    plugin.write_text(plugin.read_text() + "\n# changed\n")
     again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
     assert "not run again" not in again.stderr
 
 
-TASK = '''
-import numpy as np
-from tasks import Dataset, PackedSequences, Split, TaskLoader, register_task
-
-@register_task("parity")
-class Parity(TaskLoader):
-    """Is the number of twos even?"""
-
-    def find(self, folder): return [folder / "never.txt"]
-    def read(self, files): raise FileNotFoundError(2, "No such file or directory", str(files[0]))
-    def download(self, hub): raise NotImplementedError
-
-    def generate(self):
-        rng = np.random.default_rng(0)
-        def split(count):
-            rows = [rng.integers(1, 3, rng.integers(1, 20)).tolist() for _ in range(count)]
-            return Split((PackedSequences.from_list(rows),), np.array([r.count(2) % 2 for r in rows]))
-        return Dataset("parity-synthetic", {"train": split(200), "test": split(50)})
-'''
-
-
-def test_a_new_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
-    plugin = tmp_path / "parity.py"
-    plugin.write_text(TASK)
-    yaml = "description: x\nversion: 1\nnum_classes: 2\nvocab_size: 3\nmax_len: 20\nvalidation_size: 40\n"
-    (tmp_path / "parity.yaml").write_text(yaml)
-    command = ("bench", "--task", "parity", "--models", "rfa", "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
+def test_the_readmes_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
+    plugin, yaml = tmp_path / "my_task.py", tmp_path / "mine.yaml"
+    plugin.write_text(readme_block("# my_task.py"))
+    yaml.write_text(readme_block("# mine.yaml"))
+    command = ("bench", "--task", "mine", "--models", "rfa", "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
     done = lra_bench(*command)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
-    assert table[["task", "dataset", "status"]].iloc[0].tolist() == ["parity", "parity-synthetic", "ok"]
-    (tmp_path / "parity.yaml").write_text(yaml.replace("classes", "clases"))
+    assert table[["task", "dataset", "status"]].iloc[0].tolist() == ["mine", "mine-synthetic", "ok"]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.txt").write_bytes(b"1 good\n0 bad\n" * 20)
+    assert lra_bench(*command, "--data", tmp_path).returncode == 0
+    yaml.write_text(yaml.read_text().replace("classes", "clases"))
     done = lra_bench(*command)
     assert done.returncode == 2
-    assert re.fullmatch(r"error: .*parity\.yaml: num_classes: field required\n", done.stderr)
+    assert re.fullmatch(r"error: .*mine\.yaml: num_classes: field required\n", done.stderr)
 
 
 def test_pairs_and_long_lists_run_too(tmp_path: Path) -> None:

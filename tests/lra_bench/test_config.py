@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from lra_bench import config as config_module
-from lra_bench.config import ConfigError, load_plugins, names, parse_overrides, read_run_config, resolve
+from lra_bench.config import ConfigError, names, parse_overrides, read_run_config, resolve
+from lra_bench.plugins import load_plugins
 
 
 @pytest.mark.parametrize("protocol", names("protocols"))
