@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from pydantic import BaseModel
 
 from tasks import Task, load_task, trivial_baselines
@@ -86,8 +87,12 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     load_plugins(config.plugins)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same.
+    estimate = None
     with suppress(Exception):
-        outcome["flops_per_step"] = estimate_step(config).flops
+        estimate = estimate_step(config)
+        outcome["flops_per_step"] = estimate.flops
+    if estimate and config.device == "cpu":
+        _check_memory(estimate.memory_bytes)
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )
@@ -118,6 +123,13 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         validation_accuracy=progress.best_accuracy,
         best_step=progress.best_step,
     )
+
+
+def _check_memory(needed: int) -> None:
+    """Refuse a step that the machine has no room for: on a CPU, trying would take the machine down with it."""
+    free = psutil.virtual_memory().available
+    if needed > free:
+        raise MemoryError(f"estimated {needed / 2**30:.1f} GB for a training step; {free / 2**30:.1f} GB are free")
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -285,14 +285,6 @@ def resolve(
         raise ConfigError(_first(error)) from None
 
 
-def read_run_config(text: str) -> RunConfig:
-    """A RunConfig from its JSON. Raises ConfigError."""
-    try:
-        return RunConfig.model_validate_json(text)
-    except ValidationError as error:
-        raise ConfigError(_first(error)) from None
-
-
 def _setting_names() -> list[str]:
     sections: dict[str, type[Section]] = {"model": ModelConfig, "data": DataConfig, "train": TrainConfig}
     return [f"{section}.{name}" for section, schema in sections.items() for name in schema.model_fields]

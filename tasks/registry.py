@@ -64,7 +64,7 @@ class TaskLoader(ABC):
 
     @abstractmethod
     def download(self, hub: HubSource) -> Dataset:
-        """Fetch the data set from the hub."""
+        """Fetch the data set from the hub; whatever this raises becomes a DataError."""
 
     @abstractmethod
     def generate(self) -> Dataset:
@@ -235,7 +235,13 @@ def _download(loader: TaskLoader, hub: HubSource) -> Dataset:
     # Told to stay offline, the library may still have the files from before.
     if not HF_HUB_OFFLINE and not hub_answers(hub.repo, hub.revision):
         raise DataError(f"the hub does not answer for {hub.repo}; try again, or --data embedded or a folder")
-    return loader.download(hub)
+    try:
+        return loader.download(hub)
+    except DataError:
+        raise
+    except Exception as error:  # the hub's libraries raise many kinds
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"the hub gave no {hub.repo}: {reason}; try --data embedded or a folder") from None
 
 
 def _hold_out(train: Split, spec: TaskSpec) -> tuple[Split, Split]:

@@ -49,18 +49,9 @@ class RetrievalTask(TaskLoader):
     def download(self, hub: HubSource) -> Dataset:
         from huggingface_hub import hf_hub_download
 
-        files = []
-        for name in RELEASE.values():
-            path = f"data/aan/new_aan_pairs.{name}.tsv"
-            try:
-                file = hf_hub_download(hub.repo, path, revision=hub.revision, repo_type="dataset")
-            except Exception as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                raise DataError(
-                    f"the hub gave no {hub.repo}/{path}: {reason}; try --data embedded or a folder"
-                ) from None
-            files.append(Path(file))
-        return read_release(files)
+        names = [f"data/aan/new_aan_pairs.{name}.tsv" for name in RELEASE.values()]
+        files = [hf_hub_download(hub.repo, name, revision=hub.revision, repo_type="dataset") for name in names]
+        return read_release([Path(file) for file in files])
 
     def generate(self) -> Dataset:
         texts, cites, topics = generate_papers()

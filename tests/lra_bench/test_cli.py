@@ -217,6 +217,15 @@ def test_interrupted_leaves_a_record_and_is_resumed(reviews: Path, tmp_path: Pat
     assert final["loss_curve"][: len(record["loss_curve"])] == record["loss_curve"]
 
 
+def test_a_step_without_room_is_not_started(reviews: Path, tmp_path: Path) -> None:
+    """Explicit softmax over 60,000 tokens: 460 GB a matrix, refused by its estimate before anything is allocated."""
+    arguments = ["run", "--task", "text", "--model", "softmax", "--data", reviews, "--out", tmp_path, *SETTINGS]
+    done = lra_bench(*arguments, "--set", "data.max_len=60000", "--set", "train.batch_size=32")
+    assert done.returncode == 1, done.stderr
+    assert "oom: MemoryError: estimated" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_dry_run_trains_nothing(tmp_path: Path) -> None:
     done = lra_bench(
         "run", "--task", "text", "--model", "rfa", "--dry-run", "--out", tmp_path / "out", "--set", "train.steps=7"

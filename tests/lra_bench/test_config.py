@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lra_bench import config as config_module
-from lra_bench.config import ConfigError, names, parse_overrides, read_run_config, resolve
+from lra_bench.config import ConfigError, RunConfig, names, parse_overrides, resolve
 from lra_bench.plugins import load_plugins
 
 
@@ -16,7 +16,7 @@ def test_every_model_resolves_under_every_protocol(protocol: str, model: str) ->
     assert config.attention.name
     assert config.train.precision == "fp32"
     assert resolve("text", model, protocol, device="cuda").train.precision == "bf16"
-    assert read_run_config(config.model_dump_json()) == config
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config
 
 
 def test_protocols_hold_the_published_numbers() -> None:
