@@ -1,9 +1,11 @@
 """Random feature attention (Peng et al., ICLR 2021)."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
-from ..ops.feature_maps import gaussian_features, l2_normalize
+from ..ops.feature_maps import arccos_features, gaussian_features, l2_normalize, orthogonal_matrices
 from ..ops.linear_attention import linear_attention
 from ..registry import register_attention
 from .base import MultiHeadAttention
@@ -11,7 +13,7 @@ from .base import MultiHeadAttention
 
 @register_attention("rfa")
 class RandomFeatureAttention(MultiHeadAttention):
-    """Gaussian random feature attention, O(seq_len) time and memory (Peng et al. 2021, section 3.1).
+    """Random feature attention, O(seq_len) time and memory (Peng et al. 2021, section 3.1).
 
     Each head projects with its own matrix w_i = sigma * w~_i / temperature, sigma learned per head and channel.
     The w~ come from a pool drawn once from N(0, I) and kept in the state dict. Training draws num_heads of them
@@ -19,7 +21,9 @@ class RandomFeatureAttention(MultiHeadAttention):
     first num_heads. The authors share one pool among all layers; here every layer owns one, so that two layers
     never share a matrix either.
 
-    num_features: D, random vectors per head (features are 2 D wide); pool_size: matrices in the pool;
+    kernel: `gaussian` (sines and cosines, 2 D wide) or `arccos` (ReLU, D wide); num_features: D, random vectors per
+    head; pool_size: matrices in the pool; redraw: draw anew in training, or use the evaluation's matrices always;
+    orthogonal: rows of a matrix orthogonal in blocks of head_dim; learned_sigma: whether sigma is trained;
     temperature: the fixed tau. Raises ValueError for fewer than one feature or a pool smaller than num_heads.
     """
 
@@ -29,8 +33,12 @@ class RandomFeatureAttention(MultiHeadAttention):
         num_heads: int,
         max_len: int,
         *,
+        kernel: Literal["gaussian", "arccos"] = "gaussian",
         num_features: int = 64,
         pool_size: int = 500,
+        redraw: bool = True,
+        orthogonal: bool = False,
+        learned_sigma: bool = True,
         temperature: float = 1.0,
         **shared: object,
     ) -> None:
@@ -41,14 +49,16 @@ class RandomFeatureAttention(MultiHeadAttention):
             raise ValueError(f"pool_size {pool_size} is smaller than num_heads {num_heads}; each head needs a matrix")
         if temperature <= 0:
             raise ValueError(f"temperature is {temperature}; expected a positive number")
-        self.temperature = temperature
-        self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim))
+        self.temperature, self.redraw = temperature, redraw
+        self.features = gaussian_features if kernel == "gaussian" else arccos_features
+        self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim), requires_grad=learned_sigma)
         self.pool: Tensor
-        self.register_buffer("pool", torch.randn(pool_size, num_features, self.head_dim))
+        draw = orthogonal_matrices if orthogonal else torch.randn
+        self.register_buffer("pool", draw(pool_size, num_features, self.head_dim))
 
     def random_matrices(self) -> Tensor:
         """The scaled matrices w of this pass, `[heads, num_features, head_dim]`."""
-        if self.training:
+        if self.training and self.redraw:
             drawn = self.pool[torch.randperm(len(self.pool), device=self.pool.device)[: self.num_heads]]
         else:
             drawn = self.pool[: self.num_heads]
@@ -56,6 +66,6 @@ class RandomFeatureAttention(MultiHeadAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         w = self.random_matrices()
-        phi_q = gaussian_features(l2_normalize(q), w)  # [batch, heads, seq_len, 2 * num_features]
-        phi_k = gaussian_features(l2_normalize(k), w)
+        phi_q = self.features(l2_normalize(q), w)  # [batch, heads, seq_len, features]
+        phi_k = self.features(l2_normalize(k), w)
         return linear_attention(phi_q, phi_k, v, padding_mask)

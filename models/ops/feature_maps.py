@@ -27,3 +27,63 @@ def gaussian_features(x: Tensor, w: Tensor) -> Tensor:
     projected = x @ w.transpose(-1, -2)  # [batch, heads, seq_len, num_features]
     # In place, because this is the layer's largest tensor and backward needs no unscaled copy of it.
     return torch.cat((projected.sin(), projected.cos()), dim=-1).mul_(w.shape[-2] ** -0.5)
+
+
+def arccos_features(x: Tensor, w: Tensor) -> Tensor:
+    """Random features of the first-order arc-cosine kernel (Cho and Saul 2009; Peng et al. 2021, section 3.1).
+
+    phi(x) = sqrt(1/D) [relu(w_1 . x), ..., relu(w_D . x)]; for unit vectors at angle t and w_i ~ N(0, I) the
+    expectation of phi(x) . phi(y) is (sin t + (pi - t) cos t) / (2 pi).
+
+    x: `[batch, heads, seq_len, head_dim]`; w: `[heads, num_features, head_dim]`.
+    Returns `[batch, heads, seq_len, num_features]`.
+    """
+    return torch.relu(x @ w.transpose(-1, -2)) * w.shape[-2] ** -0.5
+
+
+def elu_features(x: Tensor) -> Tensor:
+    """elu(x) + 1, the linear transformer's positive features (Katharopoulos et al. 2020, equation 7); same shape."""
+    return torch.nn.functional.elu(x) + 1.0
+
+
+def orthogonal_matrices(num_matrices: int, num_rows: int, dim: int) -> Tensor:
+    """Gaussian matrices whose rows are orthogonal within blocks of `dim` (Yu et al. 2016; Choromanski et al. 2021).
+
+    Directions come from QR of a Gaussian matrix, lengths from a chi distribution with `dim` degrees of freedom, so
+    that every row on its own is N(0, I). Returns `[num_matrices, num_rows, dim]`.
+    """
+    blocks = -(-num_rows // dim)
+    directions, triangle = torch.linalg.qr(torch.randn(num_matrices, blocks, dim, dim))
+    # QR's convention fixes the signs of the triangle's diagonal; undo it, or the directions are not uniform.
+    directions = directions * triangle.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)
+    rows = directions.transpose(-1, -2).reshape(num_matrices, blocks * dim, dim)[:, :num_rows]
+    return rows * torch.randn(num_matrices, num_rows, dim).norm(dim=-1, keepdim=True)
+
+
+def positive_features(x: Tensor, w: Tensor, left_out: Tensor | None = None, per_row: bool = True) -> Tensor:
+    """Positive random features of exp(q . k / sqrt(head_dim)), FAVOR+ (Choromanski et al. 2021, equation 5).
+
+    phi(x) = D^-1/2 exp(w_i . y - |y|^2 / 2) with y = x / head_dim^1/4, divided by its largest entry so that nothing
+    overflows: of each row for queries, where the factor cancels, and of all rows together for keys, where it has to be
+    the same. Computed in float32.
+
+    x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`; left_out: `[batch, seq_len]` bool, rows that
+    must not decide the largest entry; per_row: True for queries. Returns `[batch, heads, seq_len, num_features]`.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        y = x.to(torch.promote_types(x.dtype, torch.float32)) * x.shape[-1] ** -0.25
+        exponent = y @ w.to(y.dtype).transpose(-1, -2) - y.square().sum(-1, keepdim=True) / 2
+        if left_out is not None:
+            exponent = exponent.masked_fill(left_out[:, None, :, None], -torch.inf)
+        largest = exponent.detach().amax(dim=-1 if per_row else (-2, -1), keepdim=True)
+        # Where all is left out there is no largest entry; any finite number will do.
+        largest = largest.where(largest.isfinite(), torch.zeros_like(largest))
+        return (exponent - largest).exp() * w.shape[-2] ** -0.5
+
+
+def relu_features(x: Tensor, w: Tensor, eps: float = 1e-3) -> Tensor:
+    """Features of generalised attention with ReLU, D^-1/2 relu(w_i . x) + eps (Choromanski et al. 2021, section 4.2).
+
+    x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`. Returns `[..., num_features]`.
+    """
+    return torch.relu(x @ w.transpose(-1, -2)) * w.shape[-2] ** -0.5 + eps

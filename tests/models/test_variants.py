@@ -1,0 +1,105 @@
+"""Linear transformer, Linformer, Performer and RFA's options, against plain formulas."""
+
+import pytest
+import torch
+
+from models import build_attention
+from models.attention.linformer import LinformerAttention
+from models.attention.performer import PerformerAttention
+from models.attention.rfa import RandomFeatureAttention
+from models.ops.feature_maps import arccos_features, elu_features, positive_features
+from models.ops.linear_attention import linear_attention_naive
+
+
+def heads(layer: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    batch, seq_len, _ = x.shape
+    return layer.qkv_proj(x).view(batch, seq_len, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)  # type: ignore[operator]
+
+
+def joined(layer: torch.nn.Module, mixed: torch.Tensor) -> torch.Tensor:
+    return layer.out_proj(mixed.transpose(1, 2).reshape(len(mixed), -1, 32))  # type: ignore[operator]
+
+
+X = torch.randn(2, 30, 32, generator=torch.Generator().manual_seed(0))
+MASK = torch.arange(30) >= torch.tensor([30, 11])[:, None]
+
+
+def test_linear_transformer_is_the_quadratic_formula() -> None:
+    layer = build_attention("linear", 32, 4, 64)
+    q, k, v = heads(layer, X)
+    expected = linear_attention_naive(elu_features(q), elu_features(k), v, MASK, eps=1e-6)
+    torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sharing", ["none", "key-value"])
+def test_linformer_is_its_formula(sharing: str) -> None:
+    layer = build_attention("linformer", 32, 4, 64, k=6, sharing=sharing).eval()
+    assert isinstance(layer, LinformerAttention)
+    assert (layer.key_projection is layer.value_projection) == (sharing == "key-value")
+    q, k, v = heads(layer, X)
+    e, f = layer.key_projection, layer.value_projection
+    expected = torch.zeros_like(q)
+    for row, length in enumerate((30, 11)):
+        keys, values = e[:, :length] @ k[row, :, :length], f[:, :length] @ v[row, :, :length]
+        expected[row] = (q[row] @ keys.transpose(-1, -2) / 8**0.5).softmax(-1) @ values
+    torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+def test_linformer_projects_to_no_more_rows_than_there_are_positions() -> None:
+    layer = build_attention("linformer", 32, 4, 40)
+    assert isinstance(layer, LinformerAttention)
+    assert layer.key_projection.shape == (40, 40)
+
+
+def test_performer_is_the_quadratic_formula_from_the_same_features() -> None:
+    layer = build_attention("performer", 32, 4, 64, num_features=64).eval()
+    assert isinstance(layer, PerformerAttention)
+    q, k, v = heads(layer, X)
+    phi_q = positive_features(q, layer.projection)
+    phi_k = positive_features(k, layer.projection, MASK, per_row=False)
+    expected = linear_attention_naive(phi_q, phi_k, v, MASK, eps=1e-6)
+    torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+def test_performer_redraws_by_the_count_of_passes_which_is_saved() -> None:
+    layer = build_attention("performer", 32, 4, 64, redraw_every=3)
+    assert isinstance(layer, PerformerAttention)
+    first = layer.projection.clone()
+    for _ in range(2):
+        layer.train()(X)
+    layer.eval()(X)
+    assert torch.equal(layer.projection, first)
+    other = build_attention("performer", 32, 4, 64, redraw_every=3)
+    other.load_state_dict(layer.state_dict())
+    assert isinstance(other, PerformerAttention)
+    assert other.passes == 2
+    other.train()(X)
+    assert not torch.equal(other.projection, first)
+    fixed = build_attention("performer", 32, 4, 64, redraw_every=0).train()
+    assert torch.equal(fixed.projection, (fixed(X), fixed.projection)[1])
+
+
+def test_performer_relu_kernel_runs_and_ignores_padding() -> None:
+    layer = build_attention("performer", 32, 4, 64, kernel="relu").eval()
+    changed = X.masked_fill(MASK[:, :, None], 7.0)
+    same = layer(X, padding_mask=MASK)[~MASK], layer(changed, padding_mask=MASK)[~MASK]
+    torch.testing.assert_close(*same, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_rfa_arccos_is_the_quadratic_formula(orthogonal: bool) -> None:
+    layer = build_attention("rfa", 32, 4, 64, kernel="arccos", orthogonal=orthogonal).eval()
+    assert isinstance(layer, RandomFeatureAttention)
+    q, k, v = heads(layer, X)
+    w = layer.pool[:4] * layer.sigma
+    phi_q, phi_k = (arccos_features(u / (u.norm(dim=-1, keepdim=True) + 1e-3), w) for u in (q, k))
+    expected = linear_attention_naive(phi_q, phi_k, v, MASK)
+    torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+def test_rfa_without_redraw_or_learned_sigma() -> None:
+    layer = build_attention("rfa", 32, 4, 64, redraw=False, learned_sigma=False)
+    assert torch.equal(layer.train()(X), layer.eval()(X))
+    softmax = build_attention("softmax", 32, 4, 64)
+    trained, plain = (sum(p.numel() for p in m.parameters() if p.requires_grad) for m in (layer, softmax))
+    assert trained == plain
