@@ -1,9 +1,10 @@
-"""What the trainer costs over a bare torch loop with the same model and the same batches, made beforehand.
+"""What the trainer costs over a bare torch loop with the same model and the same batches.
 
-    make bench-trainer ARGS="--steps 40 --rounds 12"
+    make bench-trainer ARGS="--steps 100 --rounds 3"
 
-Both loops run in turn in one process; the figure is the ratio of their median times. The trainer's side is
-`Trainer.fit` whole: assembling batches, logging, progress bar, a checkpoint and a validation on one example.
+The two alternate step by step: inside `Trainer.fit` every update is preceded by a bare one on the same batch and a
+twin of the model, whose time is taken out. What remains is the trainer whole, with assembling batches, logging, the
+progress bar, a checkpoint and a validation on one example; the figure is its ratio to the bare updates.
 """
 
 import argparse
@@ -14,75 +15,77 @@ from statistics import median
 
 import torch
 from accelerate import Accelerator
+from torch import Tensor
 from torch.nn import functional as F
 
-from lra_bench.batching import Batch, DeviceSplit, TrainingOrder
+from lra_bench.batching import Batch
 from lra_bench.build import build_model
 from lra_bench.config import RunConfig, resolve
 from lra_bench.optim import build_optimizer, build_schedule
-from lra_bench.trainer import Trainer
+from lra_bench.trainer import Trainer, TrainingStep
 from tasks import Task, load_task
 
 
-def bare_seconds(config: RunConfig, batches: list[Batch]) -> float:
-    """Seconds for one plain update per batch."""
-    torch.manual_seed(config.seed)
-    model = build_model(config).to(config.device).train()
-    optimizer = build_optimizer(model, config.train)
-    schedule = build_schedule(optimizer, config.train)
-    started = time.perf_counter()
-    for batch in batches:
-        optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(*batch.model_inputs()), batch.labels)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.train.clip_norm)
-        optimizer.step()
-        schedule.step()
-    loss.item()
-    return time.perf_counter() - started
+class Alternating:
+    """Runs a plain update before each of the trainer's, and keeps the time that the plain ones took."""
+
+    def __init__(self, step: TrainingStep, config: RunConfig) -> None:
+        self.step, self.model, self.optimizer = step, step.model, step.optimizer
+        self.clip_norm, self.device = config.train.clip_norm, torch.device(config.device)
+        self.twin = build_model(config).to(self.device).train()
+        self.twin_optimizer = build_optimizer(self.twin, config.train)
+        self.twin_schedule = build_schedule(self.twin_optimizer, config.train)
+        self.bare_seconds = 0.0
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        self._wait()
+        started = time.perf_counter()
+        self.twin_optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(self.twin(*batch.model_inputs()), batch.labels).backward()
+        torch.nn.utils.clip_grad_norm_(self.twin.parameters(), self.clip_norm)
+        self.twin_optimizer.step()
+        self.twin_schedule.step()
+        self._wait()
+        self.bare_seconds += time.perf_counter() - started
+        result = self.step(batch)
+        self._wait()
+        return result
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
 
 
-def trainer_seconds(config: RunConfig, task: Task, accelerator: Accelerator) -> float:
-    """Seconds of `Trainer.fit` over as many steps."""
+def measure(config: RunConfig, task: Task) -> tuple[float, float]:
+    """Seconds of the bare updates and of the trainer around its own, over one run."""
     torch.manual_seed(config.seed)
-    model = build_model(config)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(config, model, task, accelerator, Path(folder) / "checkpoint.pt")
+        accelerator = Accelerator(cpu=config.device == "cpu")
+        trainer = Trainer(config, build_model(config), task, accelerator, Path(folder) / "checkpoint.pt")
+        alternating = Alternating(trainer.training_step, config)
+        trainer.training_step = alternating  # type: ignore[assignment]
         started = time.perf_counter()
         trainer.fit()
-        seconds = time.perf_counter() - started
-    accelerator.free_memory()  # or every round's model would live on
-    return seconds
+        total = time.perf_counter() - started
+    return alternating.bare_seconds, total - alternating.bare_seconds
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="rfa")
-    parser.add_argument("--steps", type=int, default=40, help="steps of each loop in a round")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--data", default="embedded")
     arguments = parser.parse_args()
     settings = {"train.steps": arguments.steps, "train.precision": "fp32", "data.validation_items": 1}
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = resolve("text", arguments.model, "quick", device=device, overrides=settings)
     task = load_task("text", arguments.data, config.data.max_len)
-    accelerator = Accelerator(cpu=device == "cpu")
-    data = DeviceSplit(task.train, config.data.max_len, accelerator.device)
-    order = TrainingOrder(len(task.train), config.train.batch_size, config.seed)
-    batches = [data.batch(order[step]) for step in range(arguments.steps)]
-
-    bare, trained = [], []
-    for number in range(arguments.rounds + 1):
-        # Each goes first in every other round; round 0 warms up and is not counted.
-        first = trainer_seconds(config, task, accelerator) if number % 2 else 0.0
-        plain = bare_seconds(config, batches)
-        trainer = first or trainer_seconds(config, task, accelerator)
-        if number:
-            bare.append(plain / arguments.steps)
-            trained.append(trainer / arguments.steps)
-    ratios = [t / b for t, b in zip(trained, bare, strict=True)]
-    print(f"bare loop {1e3 * median(bare):.1f} ms a step, trainer {1e3 * median(trained):.1f} ms a step")
-    print(f"trainer / bare: {median(ratios):.3f} (median of {arguments.rounds} alternating rounds)")
+    measure(config.model_copy(update={"train": config.train.model_copy(update={"steps": 5})}), task)  # warm-up
+    rounds = [measure(config, task) for _ in range(arguments.rounds)]
+    bare, trainer = (1e3 * median(times) / arguments.steps for times in zip(*rounds, strict=True))
+    print(f"bare {bare:.1f} ms a step, trainer {trainer:.1f} ms a step")
+    print(f"trainer / bare: {median(t / b for b, t in rounds):.3f} (median of {arguments.rounds} rounds)")
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def _learning(axes: Axes, table: Table) -> bool:
     axes.set_xlabel("training step")
     axes.set_ylabel("validation accuracy, %")
     if drawn:
-        axes.legend(frameon=False, fontsize=9, loc="upper left")
+        axes.legend(frameon=False, fontsize=9, loc="best")
     return drawn
 
 

@@ -2,8 +2,6 @@
 
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -151,22 +149,26 @@ def test_damaged_cache_is_named_and_rebuilt(
     assert capsys.readouterr().err == ""
 
 
-def test_two_at_once_prepare_once(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_at_once_prepare_once(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LRA_BENCH_CACHE", str(tmp_path / "cache"))
-    read, barrier, calls = text_module._read_parquet, threading.Barrier(4), []
-
-    def counted(files: list[Path]) -> object:
-        calls.append(files)
-        return read(files)
-
-    def load(_: int) -> str:
-        barrier.wait()
-        return load_task("text", data=reviews).fingerprint
-
-    monkeypatch.setattr(text_module, "_read_parquet", counted)
-    with ThreadPoolExecutor(4) as pool:
-        assert len(set(pool.map(load, range(4)))) == 1
-    assert len(calls) == 2  # train and test, once each
+    code = """
+import sys, time
+from pathlib import Path
+from tasks import load_task, text
+read = text._read_parquet
+def counted(files):
+    with open(sys.argv[2], "a") as log:
+        log.write("read\\n")
+    time.sleep(0.5)
+    return read(files)
+text._read_parquet = counted
+print(load_task("text", data=sys.argv[1]).fingerprint)
+"""
+    command = [sys.executable, "-c", code, str(reviews), str(tmp_path / "log")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    prints = {process.communicate(timeout=60)[0] for process in processes}
+    assert len(prints) == 1
+    assert (tmp_path / "log").read_text() == "read\n" * 2  # train and test, once each
 
 
 def test_cache_folder_that_cannot_be_written(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
