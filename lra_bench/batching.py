@@ -104,7 +104,8 @@ class TrainingOrder:
         self.num_examples, self.batch_size, self.seed = num_examples, min(batch_size, num_examples), seed
         self.steps_per_epoch = num_examples // self.batch_size
         self._lengths = lengths
-        self._epoch, self._order = -1, np.zeros(0, np.int64)
+        self._epoch = -1
+        self._order: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def __getitem__(self, step: int) -> NDArray[np.int64]:
         epoch, position = divmod(step, self.steps_per_epoch)

@@ -52,9 +52,10 @@ def sample_expressions(rng: np.random.Generator, num_trees: int) -> tuple[Tokens
 
 def _grow(rng: np.random.Generator, num_trees: int) -> tuple[list[_Level], Ints]:
     """All levels of the trees, without the deeper nodes of those too long already; and the trees' lengths."""
-    length = np.zeros(num_trees, np.int64)
+    length: Ints = np.zeros(num_trees, np.int64)
     levels: list[_Level] = []
-    tree, parent = np.arange(num_trees), np.zeros(num_trees, np.int64)
+    tree: Ints = np.arange(num_trees)
+    parent: Ints = np.zeros(num_trees, np.int64)
     for depth in range(1, MAX_DEPTH + 1):
         operator = rng.random(len(tree)) <= OPERATOR_SHARE
         if depth == MAX_DEPTH:
@@ -77,7 +78,7 @@ def _select(levels: list[_Level], kept: NDArray[np.bool_]) -> list[_Level]:
     """The levels of the kept trees only, which are numbered anew."""
     number = np.cumsum(kept) - 1
     selected: list[_Level] = []
-    above = np.zeros(0, np.int64)
+    above: Ints = np.zeros(0, np.int64)
     for level in levels:
         chosen = kept[level.tree]
         parent = above[level.parent[chosen]] if selected else level.parent[chosen]
@@ -88,7 +89,8 @@ def _select(levels: list[_Level], kept: NDArray[np.bool_]) -> list[_Level]:
 
 def _write(levels: list[_Level], num_trees: int) -> tuple[Tokens, Ints, Ints]:
     """Token ids end to end, lengths and values of complete trees."""
-    sizes, values = [np.zeros(0, np.int64)] * len(levels), [np.zeros(0, np.int64)] * len(levels)
+    nothing: Ints = np.zeros(0, np.int64)
+    sizes, values = [nothing] * len(levels), [nothing] * len(levels)
     for depth in reversed(range(len(levels))):
         level = levels[depth]
         sizes[depth], values[depth] = np.ones_like(level.tree), level.symbol.copy()
