@@ -111,7 +111,7 @@ def make_record() -> Callable[..., Record]:
 
 @pytest.fixture
 def fast_profile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer timed steps, in this process and its children."""
+    """Fewer timed steps, in this process."""
     monkeypatch.setattr("lra_bench.profiler.WARMUP_STEPS", {"cpu": 1, "cuda": 1})
     monkeypatch.setattr("lra_bench.profiler.TIMED_STEPS", {"cpu": 2, "cuda": 2})
 

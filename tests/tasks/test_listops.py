@@ -88,7 +88,8 @@ def test_small_trees_too() -> None:
     ends = np.cumsum(lengths)
     trees = [parse(tokens[e - n : e].tolist()) for e, n in zip(ends, lengths, strict=True)]
     assert [value(t) for t in trees] == values.tolist()
-    assert (lengths == 1).mean() == pytest.approx(0.75 / (1 - 0.1), abs=0.12)
+    # Three roots in four are digits; the few trees past the upper bound are missing from the count.
+    assert (lengths == 1).mean() == pytest.approx(0.755, abs=0.035)
 
 
 @pytest.mark.parametrize(
