@@ -9,11 +9,15 @@ OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $
 	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
 OUT_OPTION = $(if $(OUT),--out $(OUT))
 
-.PHONY: help setup bench leaderboard bench-trainer bench-listops bench-retrieval bench-batching test test-all lint
+.PHONY: help setup bench profile reference leaderboard bench-attention bench-trainer bench-listops bench-retrieval bench-batching test \
+	test-all lint
 
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
+	@echo "make profile DEVICE=cpu                step time and memory against length"
+	@echo "make reference DATA=dir DEVICE=cuda    the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | test | test-all | lint"
+	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
 	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
 
 setup: $(READY)
@@ -28,8 +32,24 @@ $(READY): pyproject.toml constraints.txt
 bench: $(READY)
 	@$(BIN)/lra-bench bench $(OPTIONS)
 
+profile: $(READY)
+	@$(BIN)/lra-bench profile $(OPTIONS)
+
+# The whole grid at the published step counts, a slice a call: the same command goes on until all is done.
+ZOO := softmax,sdpa,rfa,linformer,performer,reformer,linear
+reference: $(READY)
+	@$(BIN)/lra-bench bench --models $(ZOO) --protocol compact --out results/reference/run --minutes 9 $(OPTIONS)
+
 leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
+
+# The public packages that it compares with; pytorch-fast-transformers compiles C++, so only who wants it installs it.
+$(VENV)/.peers: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,peers]'
+	@touch $@
+
+bench-attention: $(VENV)/.peers
+	@$(BIN)/python -m benchmarks.attention $(OUT_OPTION) $(ARGS)
 
 bench-trainer: $(READY)
 	@$(BIN)/python -m benchmarks.trainer_overhead $(ARGS)

@@ -32,11 +32,14 @@ class DeviceSplit:
     """A split whose batches are gathered from its packed tokens on `device`.
 
     The tokens lie on the device where they take less than a quarter of its free memory; otherwise they stay in host
-    memory, batches are gathered there and copied over without waiting. resident: decide otherwise.
+    memory, batches are gathered there and copied over without waiting. resident: decide otherwise; trim: cut batches
+    to their longest sequence, or leave all max_len long.
     """
 
-    def __init__(self, split: Split, max_len: int, device: torch.device, resident: bool | None = None) -> None:
-        self.split, self._max_len, self._device = split, max_len, device
+    def __init__(
+        self, split: Split, max_len: int, device: torch.device, resident: bool | None = None, trim: bool = True
+    ) -> None:
+        self.split, self._max_len, self._device, self._trim = split, max_len, device, trim
         stores = {id(s.tokens): s.tokens for s in split.inputs}
         self.resident = _fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
         home = device if self.resident else torch.device("cpu")
@@ -69,6 +72,8 @@ class DeviceSplit:
         return tuple(t.pin_memory().to(self._device, non_blocking=True) for t in tensors)
 
     def _padded_length(self, sequences: PackedSequences, indices: NDArray[np.int64]) -> int:
+        if not self._trim:
+            return self._max_len
         longest = max(1, int(sequences.lengths[indices].max()))
         return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._max_len)
 

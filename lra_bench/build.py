@@ -19,6 +19,7 @@ from tasks import task_spec
 
 from .batching import Batch
 from .config import AttentionConfig, RunConfig
+from .records import Mode
 
 
 def build_model(config: RunConfig) -> Classifier:
@@ -91,8 +92,8 @@ class _LiveMemory(TorchDispatchMode):
         self.live -= size
 
 
-def estimate_step(config: RunConfig) -> Estimate:
-    """Memory and operations of a training step at full batch and length, in float32.
+def estimate_step(config: RunConfig, mode: Mode = "train") -> Estimate:
+    """Memory and operations of a step at full batch and length, in float32.
 
     The step runs once on fake tensors, which have shapes but no values: nothing is computed or allocated. Memory is
     the largest sum of tensors alive at once, plus AdamW's two moments. Raises whatever the attention raises where
@@ -100,10 +101,15 @@ def estimate_step(config: RunConfig) -> Estimate:
     """
     counter = FlopCounterMode(display=False, custom_mapping=_cpu_attention_flops())
     with FakeTensorMode(), torch.device(config.device), _LiveMemory() as memory, counter:
-        model = build_model(config).train()
+        model = build_model(config).train(mode == "train")
         batch = random_batch(config)
-        F.cross_entropy(model(*batch.model_inputs()), batch.labels).backward()
-        moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
+        moments = 0
+        if mode == "train":
+            F.cross_entropy(model(*batch.model_inputs()), batch.labels).backward()
+            moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
+        else:
+            with torch.no_grad():
+                model(*batch.model_inputs())
     return Estimate(memory_bytes=memory.peak + moments, flops=counter.get_total_flops())
 
 

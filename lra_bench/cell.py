@@ -6,19 +6,18 @@ alone and so that peak memory is that of a process which did nothing else.
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pydantic import BaseModel
 
 from tasks import Task, load_task, trivial_baselines
 
 from .config import RunConfig
+from .isolated import limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import DataRecord, Record, Result, now, write_record
 
@@ -51,6 +50,7 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
 
 def run_cell(plan: CellPlan) -> Record:
     """Run the cell and write its record, whatever happens short of the process being killed."""
+    from .memory import is_out_of_memory
     from .trainer import Diverged
 
     outcome: dict[str, Any] = {}
@@ -62,7 +62,7 @@ def run_cell(plan: CellPlan) -> Record:
     except Diverged as error:
         outcome |= {"status": "diverged", "reason": str(error)}
     except (Exception, SystemExit) as error:
-        out_of_memory = _is_out_of_memory(error)
+        out_of_memory = is_out_of_memory(error)
         if not out_of_memory:
             traceback.print_exc()
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -80,6 +80,8 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     from accelerate import Accelerator
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
+    from .compiling import compiles
+    from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .trainer import Trainer
 
@@ -92,18 +94,23 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         estimate = estimate_step(config)
         outcome["flops_per_step"] = estimate.flops
     if estimate and config.device == "cpu":
-        _check_memory(estimate.memory_bytes)
+        check_room(estimate.memory_bytes)
+    if config.device == "cpu":
+        limit_address_space()
+    keep_freed_memory()
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )
-    # First of all, while the process has not yet touched any data: only then is its peak memory the step's own.
-    outcome["profile"] = profile_training(config, accelerator)
+    compiled = compiles(config, accelerator)
+    outcome["machine"] = plan.record.machine.model_copy(update={"compiled": compiled})
+    # Before the process has touched any data: only then is its resident memory the step's own.
+    outcome["profile"] = profile_training(config, accelerator, compiled)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
     torch.manual_seed(config.seed)
     model = build_model(config)
-    trainer = Trainer(config, model, task, accelerator, plan.checkpoint)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled)
     try:
         trainer.fit()
     finally:
@@ -125,27 +132,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     )
 
 
-def _check_memory(needed: int) -> None:
-    """Refuse a step that the machine has no room for: on a CPU, trying would take the machine down with it."""
-    free = psutil.virtual_memory().available
-    if needed > free:
-        raise MemoryError(f"estimated {needed / 2**30:.1f} GB for a training step; {free / 2**30:.1f} GB are free")
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    import torch
-
-    # torch's CPU allocator has no exception of its own.
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
 def main() -> None:
     """Read the plan from standard input, run it; the exit code is 0 only for status ok."""
-
-    def stop(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
+    stop_on_sigterm()
     plan = CellPlan.model_validate_json(sys.stdin.read())
     sys.exit(0 if run_cell(plan).status == "ok" else 1)
 

@@ -19,6 +19,9 @@ app = typer.Typer(
     help="Compare attention variants on the Long Range Arena: accuracy, step time and peak memory.",
 )
 
+# All but RFA's arc-cosine twin.
+DEFAULT_ZOO = "softmax,sdpa,rfa,linformer,performer,reformer,linear"
+
 app.add_typer(data_app, name="data")
 
 Protocol = Annotated[
@@ -28,7 +31,15 @@ Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or fil
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
 Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]
+Compile = Annotated[
+    Optional[bool],  # noqa: UP045
+    typer.Option("--compile/--no-compile", help="torch.compile; by default where a run is long enough for it to pay."),
+]
 Plugin = Annotated[list[Path], typer.Option(help="A .py file that registers attentions or tasks; may be repeated.")]
+Minutes = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(min=0.1, help="Save and stop after so many minutes; the same command goes on from there."),
+]
 Force = Annotated[bool, typer.Option("--force", help="Run again what is finished already.")]
 
 
@@ -43,14 +54,16 @@ def bench(
     out: Out = Path("results"),
     settings: Settings = [],  # noqa: B006  (typer reads the default, nothing changes it)
     plugin: Plugin = [],  # noqa: B006
+    compile_: Compile = None,
+    minutes: Minutes = None,
     force: Force = False,
 ) -> None:
     """Run tasks x models x seeds, then make the leaderboard and the plots."""
     from .config import names
 
     tasks = _split(task) or names("tasks")
-    configs = _resolve(tasks, _split(models), protocol, range(seeds), data, device, settings, plugin)
-    _run(configs, out, force)
+    configs = _resolve(tasks, _split(models), protocol, range(seeds), data, device, settings, plugin, compile_)
+    _run(configs, out, force, minutes)
 
 
 @app.command()
@@ -64,11 +77,12 @@ def run(
     out: Out = Path("results"),
     settings: Settings = [],  # noqa: B006
     plugin: Plugin = [],  # noqa: B006
+    compile_: Compile = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would run and train nothing.")] = False,
     force: Force = False,
 ) -> None:
     """Run one cell; called again it resumes, or says that it is finished."""
-    configs = _resolve([task], [model], protocol, [seed], data, device, settings, plugin)
+    configs = _resolve([task], [model], protocol, [seed], data, device, settings, plugin, compile_)
     if dry_run:
         _describe(configs[0])
     else:
@@ -76,8 +90,59 @@ def run(
 
 
 @app.command()
+def profile(
+    models: Annotated[str, typer.Option(help="Models, separated by commas.")] = DEFAULT_ZOO,
+    lengths: Annotated[str, typer.Option(help="Sequence lengths.")] = "1024,2048,3072,4096,8192,16384",
+    task: Annotated[str, typer.Option(help="Task, for vocabulary and number of inputs.")] = "text",
+    protocol: Annotated[str, typer.Option(help="Protocol, for the sizes.")] = "compact",
+    batch_size: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="By default the protocol's on a GPU and 2 on a CPU."),
+    ] = None,
+    device: Device = "auto",
+    out: Out = Path("results"),
+    settings: Settings = [],  # noqa: B006
+    plugin: Plugin = [],  # noqa: B006
+    compile_: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option("--compile/--no-compile", help="torch.compile for training steps; by default on a GPU alone."),
+    ] = None,
+) -> None:
+    """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
+    from .config import ConfigError
+    from .efficiency import profile_lengths
+
+    parts = _split(lengths)
+    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ConfigError(f"--lengths {lengths!r}: expected positive numbers separated by commas, such as 1024,4096")
+    base = _resolve([task], _split(models), protocol, [0], "embedded", device, settings, plugin, None)
+    on_gpu = base[0].device == "cuda"
+    training: dict[str, Any] = {"compile": on_gpu if compile_ is None else compile_}
+    if batch_size or not on_gpu:
+        training["batch_size"] = batch_size or 2
+    configs = [
+        config.model_copy(
+            update={
+                "data": config.data.model_copy(update={"max_len": int(part)}),
+                "train": config.train.model_copy(update=training),
+            }
+        )
+        for config in base
+        for part in parts
+    ]
+    try:
+        profile_lengths(configs, out)
+    finally:
+        _efficiency(out)
+
+
+@app.command()
 def leaderboard(out: Out = Path("results")) -> None:
-    """Make leaderboard.csv, leaderboard.md and the plots from the records under --out alone."""
+    """Make the tables and the plots again from the records under --out alone."""
+    if (out / "profiles").is_dir():
+        _efficiency(out)
+        if not (out / "runs").is_dir():
+            return
     _tables(out)
 
 
@@ -109,6 +174,7 @@ def _resolve(
     device: str,
     settings: list[str],
     plugins: list[Path],
+    compile_: bool | None,
 ) -> list[Any]:
     from .config import ConfigError, parse_overrides, read_protocol
     from .plugins import load_plugins
@@ -118,6 +184,8 @@ def _resolve(
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
     overrides = parse_overrides(settings)
+    if compile_ is not None:
+        overrides["train.compile"] = compile_
     if protocol:
         read_protocol(protocol)
     import torch
@@ -145,17 +213,17 @@ def _resolve(
     )
 
 
-def _run(configs: list[Any], out: Path, force: bool) -> None:
+def _run(configs: list[Any], out: Path, force: bool, minutes: float | None = None) -> None:
     from .sweep import run_cells
 
     try:
-        records = run_cells(configs, out, force)
+        records = run_cells(configs, out, force, minutes)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         _tables(out)
         raise typer.Exit(1) from None
     _tables(out)
-    if any(record.status != "ok" for record in records):
+    if len(records) < len(configs) or any(record.status != "ok" for record in records):
         raise typer.Exit(1)
 
 
@@ -163,17 +231,32 @@ def _tables(out: Path) -> None:
     from .config import ConfigError
     from .leaderboard import write_csv, write_markdown
     from .plots import write_plots
-    from .records import read_records
+    from .records import Record, read_records
     from .tables import build_tables
 
-    tables = build_tables(read_records(out))
+    tables = build_tables(read_records(out, Record))
     if not tables:
         raise ConfigError(f"no records under {out / 'runs'}; run lra-bench bench first")
     write_csv(out / "leaderboard.csv", tables)
     print(write_markdown(out / "leaderboard.md", tables))
     pictures = write_plots(out, tables)
-    print(f"{out / 'leaderboard.csv'}, {out / 'leaderboard.md'} and {len(pictures)} pictures:")
-    print("\n".join(f"  {path}" for path in pictures))
+    _list_files([out / "leaderboard.csv", out / "leaderboard.md", *pictures])
+
+
+def _efficiency(out: Path) -> None:
+    from .efficiency import build_groups, write_efficiency
+    from .efficiency_plots import write_efficiency_plots
+    from .records import ProfileRecord, read_records
+
+    groups = build_groups(read_records(out, ProfileRecord))
+    if groups:
+        print(write_efficiency(out, groups))
+        _list_files([out / "efficiency.csv", out / "efficiency.md", *write_efficiency_plots(out, groups)])
+
+
+def _list_files(paths: list[Path]) -> None:
+    print("written:")
+    print("\n".join(f"  {path}" for path in paths))
 
 
 def _describe(config: Any) -> None:

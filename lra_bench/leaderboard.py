@@ -19,8 +19,8 @@ FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 COLUMNS = (
     "task dataset protocol overrides model settings rank seeds accuracy accuracy_std accuracy_ci95 accuracy_last"
     " plateau test_size step_time_ms steps_per_sec tokens_per_sec peak_memory_mb speed_vs_softmax memory_vs_softmax"
-    " params params_ratio flops_per_step train_time_s steps status reason device threads precision torch python commit"
-    " fingerprint"
+    " params params_ratio flops_per_step train_time_s steps status reason device threads precision compiled torch"
+    " python commit fingerprint"
 ).split()
 
 
@@ -73,6 +73,7 @@ def _row(table: Table, entry: Entry) -> dict[str, Any]:
         "device": r.machine.device,
         "threads": r.machine.threads,
         "precision": r.machine.precision,
+        "compiled": r.machine.compiled,
         "torch": r.machine.torch,
         "python": r.machine.python,
         "commit": r.code.commit[:12] + ("-dirty" if r.code.dirty else ""),
@@ -144,15 +145,16 @@ def _markdown_table(table: Table) -> str:
         body.append([guess.get(key, "") for key in MARKDOWN])
     r = table.first
     commits = sorted({_row(table, e)["commit"] for e in table.entries})
+    compiled = ", compiled," if r.machine.compiled else ""
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
-        f" in {r.machine.precision} on {r.machine.threads} threads of torch {r.machine.torch};"
-        f" commit {', '.join(commits)}. Speed and memory × are relative to softmax."
+        f" in {r.machine.precision}{compiled} on {r.machine.threads} threads of torch"
+        f" {r.machine.torch}; commit {', '.join(commits)}. Speed and memory × are relative to softmax."
         " A rank with = is a tie: the difference is within its 95 % interval."
     )
     if r.data.dataset.endswith("-synthetic"):
         note += " Synthetic data: not comparable with any published figure."
-    return f"## {table.title}\n\n{_align(list(MARKDOWN.values()), body)}\n\n{note}\n"
+    return f"## {table.title}\n\n{align(list(MARKDOWN.values()), body)}\n\n{note}\n"
 
 
 def _published_block(table: Table) -> str:
@@ -174,7 +176,7 @@ def _published_block(table: Table) -> str:
     return (
         f"\n### Published for {r.config.task}, family {r.config.family}\n\n"
         "Copied from their sources, measured by others on other machines, never ranked with the rows above"
-        f" (protocol {r.config.protocol}).\n\n{_align(['model', 'accuracy %', 'source'], body)}\n"
+        f" (protocol {r.config.protocol}).\n\n{align(['model', 'accuracy %', 'source'], body)}\n"
     )
 
 
@@ -182,7 +184,7 @@ def _text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def _align(header: list[str], body: list[list[str]]) -> str:
+def align(header: list[str], body: list[list[str]]) -> str:
     """A Markdown table whose columns also line up as plain text."""
     cells = [[c.replace("|", "\\|").replace("\n", " ") for c in line] for line in [header, *body]]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -25,29 +25,39 @@ KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear
 
 
 def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
-    """Three PNG files per table under `out`; returns their paths. A table without any measurement gives none."""
+    """Three pictures per table, as PNG and SVG under `out`; returns the paths. Without a measurement, none."""
     written = []
     for table in tables:
         for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
-            figure = _figure(table.title)
+            figure = new_figure(table.title)
             if draw(figure.subplots(), table):
-                path = out / f"{name}-{table.slug}.png"
-                with atomic_path(path) as temporary:
-                    figure.savefig(temporary, format="png", dpi=150)
-                written.append(path)
+                written += save(figure, out / f"{name}-{table.slug}")
     return written
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """`stem`.png and `stem`.svg, the same bytes whenever the picture is the same; returns their paths."""
+    import matplotlib
+
+    paths = []
+    for form in ("png", "svg"):
+        path = stem.with_name(f"{stem.name}.{form}")
+        with atomic_path(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "lra-bench"}):
+            figure.savefig(temporary, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
+        paths.append(path)
+    return paths
 
 
 def write_length_histogram(path: Path, task: Task, max_len: int) -> Path:
     """Lengths of all sequences of a task, with the protocol's maximum marked; returns `path`."""
-    figure = _figure(f"{task.name}: lengths in {task.dataset}")
+    figure = new_figure(f"{task.name}: lengths in {task.dataset}")
     axes = figure.subplots()
     lengths = [
         length for split in (task.train, task.validation, task.test) for s in split.inputs for length in s.lengths
     ]
     axes.hist(lengths, bins=80, color=COLOURS[0])
     axes.axvline(max_len, color=COLOURS[4], linewidth=1.5, label=f"cut at {max_len:,} tokens")
-    _style(axes)
+    style(axes)
     axes.set_xlabel("tokens")
     axes.set_ylabel("sequences")
     axes.legend(frameon=False, fontsize=9)
@@ -56,25 +66,31 @@ def write_length_histogram(path: Path, task: Task, max_len: int) -> Path:
     return path
 
 
-def _figure(title: str) -> Figure:
+def new_figure(title: str, width: float = 7.5) -> Figure:
+    """An empty figure with a title, `width` inches wide."""
     # Without pyplot there is no global state and no display to look for.
     os.environ.setdefault("MPLCONFIGDIR", str(Path(os.environ.get("TMPDIR", "/tmp")) / "matplotlib"))
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 4.8), layout="constrained")
-    figure.suptitle("\n".join(textwrap.wrap(title, 95)), fontsize=10)
+    figure = Figure(figsize=(width, 4.8), layout="constrained")
+    figure.suptitle("\n".join(textwrap.wrap(title, int(12.7 * width))), fontsize=10)
     return figure
 
 
+def colour_of(label: str, labels: Iterable[str]) -> str:
+    """The colour of one model among `labels`; a known model's is always the same."""
+    if label in KNOWN:
+        return COLOURS[KNOWN.index(label)]
+    others = sorted(other for other in labels if other not in KNOWN)
+    return COLOURS[(len(KNOWN) - 1 - others.index(label)) % len(COLOURS)]
+
+
 def _colour(table: Table, entry: Entry) -> str:
-    labels = [e.label for e in table.entries]
-    if entry.label in KNOWN:
-        return COLOURS[KNOWN.index(entry.label)]
-    others = sorted(label for label in labels if label not in KNOWN)
-    return COLOURS[(len(KNOWN) - 1 - others.index(entry.label)) % len(COLOURS)]
+    return colour_of(entry.label, [e.label for e in table.entries])
 
 
-def _style(axes: Axes) -> None:
+def style(axes: Axes) -> None:
+    """What all pictures share."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -108,7 +124,7 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
         size = f", {memory:,.0f} MB" if memory else ""
         axes.scatter([], [], 60, color=_colour(table, entry), alpha=0.7, label=f"{entry.label}{size}")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _style(axes)
+    style(axes)
     axes.margins(x=0.15, y=0.2)
     axes.set_xlabel("training speed, steps per second")
     axes.set_ylabel("test accuracy, % (bars: 95 % interval)")
@@ -142,7 +158,7 @@ def _learning(axes: Axes, table: Table) -> bool:
         if len(curves) > 1:
             axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15)
         drawn = True
-    _style(axes)
+    style(axes)
     axes.set_xlim(left=0)
     axes.set_xlabel("training step")
     axes.set_ylabel("validation accuracy, %")
@@ -163,7 +179,7 @@ def _step_time(axes: Axes, table: Table) -> bool:
         axes.annotate(
             f"{time:,.0f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9
         )
-    _style(axes)
+    style(axes)
     axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
     axes.invert_yaxis()
     axes.margins(x=0.15)

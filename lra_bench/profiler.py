@@ -2,68 +2,33 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 
+from .batching import Batch
 from .build import build_model, random_batch
 from .config import RunConfig
-from .records import StepProfile
+from .memory import PeakMemory
+from .records import Mode, StepProfile
 from .trainer import TrainingStep
 
-WARMUP_STEPS = {"cpu": 3, "cuda": 10}
+# Before these, the two steps under the memory trace have warmed up as well.
+WARMUP_STEPS = {"cpu": 1, "cuda": 10}
 TIMED_STEPS = {"cpu": 10, "cuda": 30}
-MIB = 2.0**20
 
 
-class PeakMemory:
-    """Peak memory of the device from construction on."""
+def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = math.inf) -> tuple[float, float]:
+    """Median and interquartile range of a step's time in milliseconds, after warm-up.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-        else:
-            self._baseline = _reset_peak_resident()
-
-    def mb(self) -> float | None:
-        """Peak in MiB: allocated on CUDA, growth of resident memory on a CPU."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device) / MIB
-        peak = _resident("VmHWM")
-        return None if peak is None or self._baseline is None else (peak - self._baseline) / MIB
-
-    def reserved_mb(self) -> float | None:
-        """Peak that CUDA's caching allocator held, in MiB; None on a CPU."""
-        return torch.cuda.max_memory_reserved(self.device) / MIB if self.device.type == "cuda" else None
-
-
-def _resident(field: Literal["VmHWM", "VmRSS"]) -> float | None:
-    """A line of /proc/self/status in bytes; None outside Linux."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    return next((float(line.split()[1]) * 1024 for line in lines if line.startswith(field)), None)
-
-
-def _reset_peak_resident() -> float | None:
-    """Start the peak anew at the present resident size, which is returned in bytes; None where that is impossible."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    except OSError:
-        return None
-    return _resident("VmRSS")
-
-
-def time_steps(step: Callable[[], Any], device: torch.device) -> tuple[float, float]:
-    """Median and interquartile range of a step's time in milliseconds, after warm-up."""
+    seconds: on a CPU, once so much time is spent three timed steps are enough.
+    """
     for _ in range(WARMUP_STEPS[device.type]):
         step()
     count = TIMED_STEPS[device.type]
@@ -77,7 +42,7 @@ def time_steps(step: Callable[[], Any], device: torch.device) -> tuple[float, fl
         times = [a.elapsed_time(b) for a, b in pairwise(events)]
     else:
         marks = [time.perf_counter()]
-        for _ in range(count):
+        while len(marks) <= count and (len(marks) <= 3 or marks[-1] - marks[0] < seconds):
             step()
             marks.append(time.perf_counter())
         times = (1e3 * np.diff(marks)).tolist()
@@ -85,39 +50,59 @@ def time_steps(step: Callable[[], Any], device: torch.device) -> tuple[float, fl
     return float(median), float(high - low)
 
 
-def _load_libraries() -> None:
-    """Page in torch's code by a step so small that it weighs nothing, or every model's memory would include it."""
-    layer = torch.nn.Linear(8, 8)
-    optimizer = torch.optim.AdamW(layer.parameters(), fused=True)
-    torch.nn.functional.gelu(torch.nn.functional.layer_norm(layer(torch.randn(8, 8)), (8,))).softmax(
-        -1
-    ).sum().backward()
-    optimizer.step()
+def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> float:
+    """Floating-point operations a second of one large matrix product, the rate that shares are taken of."""
+    size = 2048 if device.type == "cpu" else 8192
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = torch.randn(2, size, size, device=device, dtype=dtype).unbind(0)
+    milliseconds, _ = time_steps(lambda: a @ b, device)
+    return 2 * size**3 / (milliseconds / 1e3)
 
 
-def profile_training(config: RunConfig, accelerator: Accelerator) -> StepProfile:
+def profile_training(
+    config: RunConfig, accelerator: Accelerator, compiled: bool = False, seconds: float = math.inf
+) -> StepProfile:
     """Profile the training step at the protocol's batch size and full length, on random tokens on the device.
 
-    On a CPU the figure for memory holds only in a process that did nothing else before.
+    compiled: as `compiling.compiles` answered, which has to be asked first; seconds: see `time_steps`.
     """
-    device = accelerator.device
-    _load_libraries()
-    memory = PeakMemory(device)
-    batch_size, seq_len = config.train.batch_size, config.data.max_len
     torch.manual_seed(config.seed)
-    model = build_model(config).to(device).train()
-    with device:
+    with accelerator.device:
         batch = random_batch(config)
-    step = TrainingStep(model, config, accelerator)
-    median, iqr = time_steps(lambda: step(batch), device)
+    with PeakMemory(accelerator.device) as memory:
+        step = TrainingStep(build_model(config).to(accelerator.device).train(), config, accelerator, compiled)
+        for _ in range(2):  # the optimiser's state appears at the end of the first
+            step(batch)
+    timing = time_steps(lambda: step(batch), accelerator.device, seconds)
     accelerator.free_memory()
+    return _profile("train", config, batch, timing, memory)
+
+
+def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: float = math.inf) -> StepProfile:
+    """The same for the forward pass in evaluation, which is never compiled."""
+    torch.manual_seed(config.seed)
+    with accelerator.device:
+        batch = random_batch(config)
+    with torch.inference_mode(), accelerator.autocast():
+        with PeakMemory(accelerator.device) as memory:
+            model = build_model(config).to(accelerator.device).eval()
+            for _ in range(2):
+                model(*batch.model_inputs())
+        timing = time_steps(lambda: model(*batch.model_inputs()), accelerator.device, seconds)
+    return _profile("inference", config, batch, timing, memory)
+
+
+def _profile(
+    mode: Mode, config: RunConfig, batch: Batch, timing: tuple[float, float], memory: PeakMemory
+) -> StepProfile:
+    median, iqr = timing
     return StepProfile(
-        mode="train",
-        batch_size=batch_size,
-        seq_len=seq_len,
+        mode=mode,
+        batch_size=config.train.batch_size,
+        seq_len=config.data.max_len,
         step_time_ms=median,
         step_time_iqr_ms=iqr,
-        tokens_per_sec=1e3 * len(batch.tokens) * batch_size * seq_len / median,
-        peak_memory_mb=memory.mb(),
-        peak_reserved_mb=memory.reserved_mb(),
+        tokens_per_sec=1e3 * sum(tokens.numel() for tokens in batch.tokens) / median,
+        peak_memory_mb=memory.allocated_mb,
+        peak_reserved_mb=memory.reserved_mb,
     )

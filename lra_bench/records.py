@@ -7,7 +7,7 @@ import re
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,6 +20,7 @@ from .stats import wilson_interval
 SCHEMA_VERSION = 1
 
 Status = Literal["ok", "oom", "diverged", "failed", "interrupted"]
+Mode = Literal["train", "inference"]
 
 
 class _Part(BaseModel):
@@ -29,11 +30,11 @@ class _Part(BaseModel):
 class StepProfile(_Part):
     """One measured cell. Times in milliseconds, memory in MiB.
 
-    peak_memory_mb: CUDA, the allocator's maximum, parameters and optimiser included; CPU, peak resident memory less
-    that before the model was built, or None where the system does not tell; peak_reserved_mb: CUDA only.
+    peak_memory_mb: the most that tensors held at once, as torch's allocators tell, parameters and optimiser included;
+    peak_reserved_mb: on CUDA what the caching allocator held, on a CPU the growth of the process's resident memory.
     """
 
-    mode: Literal["train", "inference"]
+    mode: Mode
     batch_size: int
     seq_len: int
     step_time_ms: float
@@ -106,6 +107,31 @@ class Record(_Part):
     code: Code
 
 
+class ProfileRecord(_Part):
+    """One model at one length in one mode, without training.
+
+    flops: of the matrix products of a step; matmul_flops_per_sec: what one large product reached on the same device.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    created: str
+    status: Status
+    reason: str = ""
+    config: RunConfig
+    mode: Mode
+    params: int | None = None
+    flops: int | None = None
+    matmul_flops_per_sec: float
+    profile: StepProfile | None = None
+    machine: Machine
+    code: Code
+
+
+AnyRecord = TypeVar("AnyRecord", Record, ProfileRecord)
+FOLDERS: dict[type[Record] | type[ProfileRecord], str] = {Record: "runs", ProfileRecord: "profiles"}
+
+
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:
     """A name for files: what a person looks for first, then enough of the digest to be unique."""
     text = f"{config.task}-{dataset}-{config.protocol}-{config.model_name}-s{config.seed}-{digest[:10]}"
@@ -117,20 +143,20 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def record_path(out: Path, name: str) -> Path:
+def record_path(out: Path, name: str, schema: type[Record] | type[ProfileRecord] = Record) -> Path:
     """Where the record of run `name` lies under the results folder `out`."""
-    return out / "runs" / f"{name}.json"
+    return out / FOLDERS[schema] / f"{name}.json"
 
 
-def write_record(out: Path, record: Record) -> Path:
+def write_record(out: Path, record: Record | ProfileRecord) -> Path:
     """Store `record` under `out`, replacing an earlier one of the same run."""
-    path = record_path(out, record.run_id)
+    path = record_path(out, record.run_id, type(record))
     with atomic_path(path) as temporary:
         temporary.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return path
 
 
-def read_record(path: Path) -> Record | None:
+def read_record(path: Path, schema: type[AnyRecord]) -> AnyRecord | None:
     """The record at `path`; None, with a line on stderr, when there is none of this schema."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +164,7 @@ def read_record(path: Path) -> Record | None:
         if version != SCHEMA_VERSION:
             reason = f"has schema version {version}; this program reads {SCHEMA_VERSION}"
         else:
-            return Record.model_validate(content)
+            return schema.model_validate(content)
     except FileNotFoundError:
         return None
     except ValidationError as error:
@@ -150,8 +176,9 @@ def read_record(path: Path) -> Record | None:
     return None
 
 
-def read_records(out: Path) -> list[Record]:
-    """All readable records under the results folder `out`. Raises ConfigError when there is no such folder."""
+def read_records(out: Path, schema: type[AnyRecord]) -> list[AnyRecord]:
+    """All readable records of a kind under the folder `out`. Raises ConfigError when there is no such folder."""
     if not out.is_dir():
         raise ConfigError(f"{str(out)!r} is not a results folder; run lra-bench bench first")
-    return [record for path in sorted((out / "runs").glob("*.json")) if (record := read_record(path))]
+    paths = sorted((out / FOLDERS[schema]).glob("*.json"))
+    return [record for path in paths if (record := read_record(path, schema))]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from tasks import load_task
 
 from .cell import CellPlan, describe_data
 from .config import ConfigError, DataConfig, RunConfig, resolve
+from .isolated import run_module
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .records import DataRecord, Record, now, read_record, record_path, run_id, write_record
@@ -88,13 +88,17 @@ def resolve_cells(
     ]
 
 
-def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> list[Record]:
+def run_cells(
+    configs: Sequence[RunConfig], out: Path, force: bool = False, minutes: float | None = None
+) -> list[Record]:
     """Run every cell that has no finished record yet, in order, and return all their records.
 
-    Raises OSError or DataError before the first run when `out` cannot be written or a task's data not be had. On
-    Ctrl-C the cell that runs ends as interrupted and KeyboardInterrupt goes on to the caller.
+    minutes: after which the running cell saves and stops and no further one is started. Raises OSError or DataError
+    before the first run when `out` cannot be written or a task's data not be had. On Ctrl-C the cell that runs ends as
+    interrupted and KeyboardInterrupt goes on to the caller.
     """
     _check_writable(out / "runs")
+    started = time.monotonic()
     known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
     for config in configs:
@@ -109,15 +113,19 @@ def run_cells(configs: Sequence[RunConfig], out: Path, force: bool = False) -> l
     records = []
     for number, plan in enumerate(plans, 1):
         name = plan.record.run_id
-        earlier = read_record(record_path(out, name))
+        earlier = read_record(record_path(out, name), Record)
         if earlier and earlier.status == "ok" and earlier.digest == plan.record.digest and not force:
             _say(f"[{number}/{len(plans)}] {name}: finished on {earlier.created}, not run again (--force does)")
             records.append(earlier)
             continue
+        left = None if minutes is None else 60 * minutes - (time.monotonic() - started)
+        if left is not None and left <= 0:
+            _say(f"{minutes:g} minutes are up; the same command goes on from here")
+            break
         if force:
             plan.checkpoint.unlink(missing_ok=True)
         _say(f"[{number}/{len(plans)}] {name}")
-        records.append(run_isolated(plan))
+        records.append(run_isolated(plan, left))
         _say(_summary(records[-1]))
     return records
 
@@ -129,41 +137,22 @@ def _check_writable(folder: Path) -> None:
         pass
 
 
-def run_isolated(plan: CellPlan) -> Record:
-    """Run one cell in a new process. When it dies without a record, one is written for it."""
+def run_isolated(plan: CellPlan, seconds: float | None = None) -> Record:
+    """Run one cell in a new process. When it dies without a record, one is written for it.
+
+    seconds: after which the cell is told to save and stop. On Ctrl-C KeyboardInterrupt goes on to the caller.
+    """
     path = record_path(plan.out, plan.record.run_id)
     before = path.stat().st_mtime_ns if path.exists() else None
-    # In a session of its own, so that Ctrl-C reaches the cell once, from here, and not a second time while it saves.
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lra_bench.cell"], stdin=subprocess.PIPE, text=True, start_new_session=True
-    )
-    interrupted = False
-    try:
-        process.communicate(plan.model_dump_json())
-    except KeyboardInterrupt:
-        interrupted = True
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait()
-        except KeyboardInterrupt:
-            process.kill()
-            process.wait()
-    record = read_record(path) if path.exists() and path.stat().st_mtime_ns != before else None
+    ending = run_module("lra_bench.cell", plan.model_dump_json(), seconds)
+    record = read_record(path, Record) if path.exists() and path.stat().st_mtime_ns != before else None
     if record is None:
-        record = plan.record.model_copy(update=_ending(process.returncode, interrupted))
+        status, reason = ending.reason
+        record = plan.record.model_copy(update={"status": status, "reason": reason})
         write_record(plan.out, record)
-    if interrupted:
+    if ending.stopped == "user":
         raise KeyboardInterrupt
     return record
-
-
-def _ending(code: int, interrupted: bool) -> dict[str, str]:
-    """Status and reason of a cell that left no record."""
-    if interrupted:
-        return {"status": "interrupted", "reason": "stopped by the user before the first step"}
-    if code == -signal.SIGKILL:
-        return {"status": "oom", "reason": "killed by SIGKILL, most likely for want of memory"}
-    return {"status": "failed", "reason": f"the process ended with code {code} and left no record"}
 
 
 def _summary(record: Record) -> str:

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from models import Classifier
 from tasks import Task
 
 from .batching import Batch, DeviceSplit, TrainingOrder
 from .checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
+from .compiling import compile_blocks
 from .config import RunConfig
 from .optim import build_optimizer, build_schedule
 
@@ -30,8 +32,10 @@ class Diverged(RuntimeError):
 class TrainingStep:
     """zero_grad, forward, loss, backward, clip, optimiser step; what the profiler times is this very object."""
 
-    def __init__(self, model: nn.Module, config: RunConfig, accelerator: Accelerator) -> None:
+    def __init__(self, model: Classifier, config: RunConfig, accelerator: Accelerator, compiled: bool = False) -> None:
         self.accelerator, self.clip_norm = accelerator, config.train.clip_norm
+        if compiled:
+            compile_blocks(model)
         self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, config.train))
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -64,19 +68,29 @@ class Progress:
 
 
 class Trainer:
-    """Trains `model` on `task` as `config` says, resuming from `checkpoint` where that file exists."""
+    """Trains `model` on `task` as `config` says, resuming from `checkpoint` where that file exists.
+
+    compiled: as `compiling.compiles` answered; every training batch is then padded to the full length, the one shape
+    that is compiled.
+    """
 
     def __init__(
-        self, config: RunConfig, model: nn.Module, task: Task, accelerator: Accelerator, checkpoint: Path
+        self,
+        config: RunConfig,
+        model: Classifier,
+        task: Task,
+        accelerator: Accelerator,
+        checkpoint: Path,
+        compiled: bool = False,
     ) -> None:
         self.config, self.accelerator, self.checkpoint = config, accelerator, checkpoint
         data, device = config.data, accelerator.device
-        self.train_data = DeviceSplit(task.train, data.max_len, device)
+        self.train_data = DeviceSplit(task.train, data.max_len, device, trim=not compiled)
         self.validation_data = DeviceSplit(task.validation.sample(data.validation_items), data.max_len, device)
         self.test_data = DeviceSplit(task.test.sample(data.test_items), data.max_len, device)
         lengths = task.train.total_lengths() if config.train.group_by_length else None
         self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed, lengths)
-        self.training_step = TrainingStep(model, config, accelerator)
+        self.training_step = TrainingStep(model, config, accelerator, compiled)
         self.schedule = build_schedule(self.training_step.optimizer, config.train)
         self.progress = Progress()
         # Waiting for the device only now and then: a loss read at every step would stall a GPU.
@@ -165,7 +179,8 @@ class Trainer:
         model.eval()
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         correct = torch.zeros((), dtype=torch.int64, device=self.accelerator.device)
-        with torch.inference_mode():
+        # Evaluation has many shapes; trimmed to their lengths, eager batches beat compiled full ones.
+        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
             for indices in data.by_length(2 * self.config.train.batch_size)[rank::ranks]:
                 batch = data.batch(indices)
                 correct += (model(*batch.model_inputs()).argmax(dim=-1) == batch.labels).sum()

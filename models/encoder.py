@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .attention.base import MultiHeadAttention
 from .registry import build_attention
 
 
@@ -129,6 +130,9 @@ def build_encoder(
         )
         for _ in range(num_layers)
     ]
+    layers = [block.attention for block in blocks if isinstance(block.attention, MultiHeadAttention)]
+    for later in layers[1:]:
+        later.share_with(layers[0])
     return Encoder(
         blocks,
         vocab_size=vocab_size,

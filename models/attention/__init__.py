@@ -1,5 +1,5 @@
 """One file a variant; importing this package registers them all."""
 
-from . import linear, linformer, performer, rfa, sdpa, softmax
+from . import linear, linformer, performer, reformer, rfa, sdpa, softmax
 
-__all__ = ["linear", "linformer", "performer", "rfa", "sdpa", "softmax"]
+__all__ = ["linear", "linformer", "performer", "reformer", "rfa", "sdpa", "softmax"]

@@ -15,13 +15,16 @@ class MultiHeadAttention(nn.Module, ABC):
     Raises ValueError when num_heads does not divide dim.
     """
 
+    # A variant with one projection for queries and keys sets this; its `attend` gets the same tensor as q and k.
+    shares_query_key = False
+
     def __init__(self, dim: int, num_heads: int, max_len: int, *, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         if dim % num_heads:
             raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads that divides it")
         self.dim, self.num_heads, self.head_dim, self.max_len = dim, num_heads, dim // num_heads, max_len
         self.dropout = dropout
-        self.qkv_proj = nn.Linear(dim, 3 * dim, bias=bias)
+        self.qkv_proj = nn.Linear(dim, (2 if self.shares_query_key else 3) * dim, bias=bias)
         self.out_proj = nn.Linear(dim, dim, bias=bias)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
@@ -30,10 +33,13 @@ class MultiHeadAttention(nn.Module, ABC):
         Rows at padded positions hold no meaning.
         """
         batch, seq_len, _ = x.shape
-        qkv = self.qkv_proj(x).view(batch, seq_len, 3, self.num_heads, self.head_dim)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, seq_len, head_dim]
-        y = self.attend(q, k, v, padding_mask)
+        qkv = self.qkv_proj(x).view(batch, seq_len, -1, self.num_heads, self.head_dim)
+        q, *k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, seq_len, head_dim]
+        y = self.attend(q, k[0] if k else q, v, padding_mask)
         return self.out_proj(y.transpose(1, 2).reshape(batch, seq_len, self.dim))
+
+    def share_with(self, first: "MultiHeadAttention") -> None:
+        """Use what is common to all layers of an encoder; called on every later layer with the first one."""
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..ops.softmax_attention import softmax_attention
 from ..registry import register_attention
@@ -17,8 +18,9 @@ class LinformerAttention(MultiHeadAttention):
     Sequences shorter than max_len use the first columns of E and F. Padded keys and values are set to zero before
     the projection, so that they add nothing to any row; the original ignores the mask.
 
-    k: rows of E and F, at most max_len are used; sharing: `none` (E and F apart) or `key-value` (one matrix for
-    both); E and F are shared by the heads of a layer. Raises ValueError for k below 1.
+    k: rows of E and F, at most max_len are used; sharing: `none` (E and F apart), `key-value` (one matrix for both)
+    or `layerwise` (that one for all layers of an encoder too); in all of them the heads of a layer share, which the
+    paper calls headwise. Raises ValueError for k below 1.
     """
 
     def __init__(
@@ -28,24 +30,49 @@ class LinformerAttention(MultiHeadAttention):
         max_len: int,
         *,
         k: int = 256,
-        sharing: Literal["none", "key-value"] = "none",
+        sharing: Literal["none", "key-value", "layerwise"] = "none",
         **shared: object,
     ) -> None:
         super().__init__(dim, num_heads, max_len, **shared)  # type: ignore[arg-type]
         if k < 1:
             raise ValueError(f"k is {k}; expected at least 1")
+        self.sharing = sharing
+        # The entries' variance of 1/k is that of the paper's Johnson-Lindenstrauss matrices (section 4).
         rows = min(k, max_len)
-        # The paper's initialisation: entries of variance 1/k (section 4).
         self.key_projection = nn.Parameter(torch.randn(rows, max_len) * rows**-0.5)
-        self.value_projection = (
-            self.key_projection if sharing == "key-value" else nn.Parameter(torch.randn(rows, max_len) * rows**-0.5)
-        )
+        if sharing == "none":
+            self.value_projection = nn.Parameter(torch.randn(rows, max_len) * rows**-0.5)
+        else:
+            self.value_projection = self.key_projection
+
+    def share_with(self, first: MultiHeadAttention) -> None:
+        """Under layerwise sharing, take the first layer's projection."""
+        if self.sharing == "layerwise" and isinstance(first, LinformerAttention):
+            self.key_projection = self.value_projection = first.key_projection
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding. Returns x's shape.
+
+        E (x W + b) is computed as (E x) W + (E 1) b: the projections of keys and values then see k rows, not seq_len.
+        """
+        batch, seq_len, dim = x.shape
+        weights = self.qkv_proj.weight.split(dim)
+        biases = self.qkv_proj.bias.split(dim) if self.qkv_proj.bias is not None else (None,) * 3
+        real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
+        ones = x.new_ones(batch, seq_len, 1) if padding_mask is None else (~padding_mask).unsqueeze(-1).to(x.dtype)
+        mixed = []
+        projections = (self.key_projection, self.value_projection)
+        for projection, weight, bias in zip(projections, weights[1:], biases[1:], strict=True):
+            along = projection[:, :seq_len]  # [rows, seq_len]
+            rows = F.linear(along @ real, weight)  # [batch, rows, dim]
+            mixed.append(self._heads(rows if bias is None else rows + (along @ ones) * bias))
+        k, v = mixed
+        y = self.attend(self._heads(F.linear(x, weights[0], biases[0])), k, v, None)
+        return self.out_proj(y.transpose(1, 2).reshape(batch, seq_len, dim))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        if padding_mask is not None:
-            padded = padding_mask[:, None, :, None]
-            k, v = k.masked_fill(padded, 0.0), v.masked_fill(padded, 0.0)
-        seq_len = k.shape[2]
-        keys = self.key_projection[:, :seq_len] @ k  # [batch, heads, rows, head_dim]
-        values = self.value_projection[:, :seq_len] @ v
-        return softmax_attention(q, keys, values, dropout=self.active_dropout)
+        """Softmax attention; k and v are `[batch, heads, rows, head_dim]`, without padding."""
+        return softmax_attention(q, k, v, padding_mask, self.active_dropout)

@@ -55,11 +55,15 @@ class PerformerAttention(MultiHeadAttention):
         """Inverse of `get_extra_state`."""
         self.passes = int(state)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a count that changes would compile anew at every pass
+    def _count_pass(self) -> None:
+        self.passes += 1
+        if self.redraw_every and self.passes % self.redraw_every == 0:
+            self.projection.copy_(self._draw(len(self.projection)))
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         if self.training:
-            self.passes += 1
-            if self.redraw_every and self.passes % self.redraw_every == 0:
-                self.projection.copy_(self._draw(len(self.projection)))
+            self._count_pass()
         if self.kernel == "relu":
             phi_q, phi_k = relu_features(q, self.projection), relu_features(k, self.projection)
         else:

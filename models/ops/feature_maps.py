@@ -1,5 +1,7 @@
 """Feature maps: functions phi with phi(q) . phi(k) close to a kernel of q and k."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -25,8 +27,40 @@ def gaussian_features(x: Tensor, w: Tensor) -> Tensor:
     Returns `[batch, heads, seq_len, 2 * num_features]`.
     """
     projected = x @ w.transpose(-1, -2)  # [batch, heads, seq_len, num_features]
-    # In place, because this is the layer's largest tensor and backward needs no unscaled copy of it.
-    return torch.cat((projected.sin(), projected.cos()), dim=-1).mul_(w.shape[-2] ** -0.5)
+    # torch.compile finds by itself what the function below does by hand, and recomputes the features besides.
+    return sin_cos_naive(projected) if torch.compiler.is_compiling() else sin_cos(projected)
+
+
+def sin_cos(x: Tensor) -> Tensor:
+    """sqrt(1/D) [sin x, cos x] for x of width D, `[..., D]` -> `[..., 2 D]`: the layer's largest tensor, made once.
+
+    Backward reads the result alone, since each half is the other's derivative; autograd would keep x as well.
+    """
+    return _SinCos.apply(x)
+
+
+def sin_cos_naive(x: Tensor) -> Tensor:
+    """`sin_cos` by its definition."""
+    return torch.cat((x.sin(), x.cos()), dim=-1) * x.shape[-1] ** -0.5
+
+
+class _SinCos(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        width = x.shape[-1]
+        features = x.new_empty(*x.shape[:-1], 2 * width)
+        torch.sin(x, out=features[..., :width])
+        torch.cos(x, out=features[..., width:])
+        features *= width**-0.5
+        ctx.save_for_backward(features)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (features,) = ctx.saved_tensors
+        sin, cos = features.chunk(2, dim=-1)
+        grad_sin, grad_cos = grads[0].chunk(2, dim=-1)
+        return (grad_sin * cos).addcmul_(grad_cos, sin, value=-1)
 
 
 def arccos_features(x: Tensor, w: Tensor) -> Tensor:
@@ -38,7 +72,8 @@ def arccos_features(x: Tensor, w: Tensor) -> Tensor:
     x: `[batch, heads, seq_len, head_dim]`; w: `[heads, num_features, head_dim]`.
     Returns `[batch, heads, seq_len, num_features]`.
     """
-    return torch.relu(x @ w.transpose(-1, -2)) * w.shape[-2] ** -0.5
+    # The constant goes to w, so that backward finds all it needs in the features themselves.
+    return torch.relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2))
 
 
 def elu_features(x: Tensor) -> Tensor:
@@ -63,22 +98,25 @@ def orthogonal_matrices(num_matrices: int, num_rows: int, dim: int) -> Tensor:
 def positive_features(x: Tensor, w: Tensor, left_out: Tensor | None = None, per_row: bool = True) -> Tensor:
     """Positive random features of exp(q . k / sqrt(head_dim)), FAVOR+ (Choromanski et al. 2021, equation 5).
 
-    phi(x) = D^-1/2 exp(w_i . y - |y|^2 / 2) with y = x / head_dim^1/4, divided by its largest entry so that nothing
-    overflows: of each row for queries, where the factor cancels, and of all rows together for keys, where it has to be
-    the same. Computed in float32.
+    phi(x) = exp(w_i . y - |y|^2 / 2) with y = x / head_dim^1/4, divided by its largest entry so that nothing
+    overflows: of each row for queries, where the factor cancels and exp(-|y|^2 / 2) with it, and of all rows together
+    for keys, where it has to be the same. Computed in float32.
 
-    x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`; left_out: `[batch, seq_len]` bool, rows that
-    must not decide the largest entry; per_row: True for queries. Returns `[batch, heads, seq_len, num_features]`.
+    x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`; left_out, for keys: `[batch, seq_len]` bool,
+    rows whose features are 0; per_row: True for queries. Returns `[batch, heads, seq_len, num_features]`.
     """
     with torch.autocast(x.device.type, enabled=False):
         y = x.to(torch.promote_types(x.dtype, torch.float32)) * x.shape[-1] ** -0.25
-        exponent = y @ w.to(y.dtype).transpose(-1, -2) - y.square().sum(-1, keepdim=True) / 2
+        # In place where it can be: the layer's largest tensor is written once.
+        exponent = y @ w.to(y.dtype).transpose(-1, -2)
+        if per_row:
+            return exponent.sub_(exponent.detach().amax(dim=-1, keepdim=True)).exp_()
+        exponent.sub_(y.square().sum(dim=-1, keepdim=True) / 2)
         if left_out is not None:
-            exponent = exponent.masked_fill(left_out[:, None, :, None], -torch.inf)
-        largest = exponent.detach().amax(dim=-1 if per_row else (-2, -1), keepdim=True)
+            exponent.masked_fill_(left_out[:, None, :, None], -torch.inf)
+        largest = exponent.detach().amax(dim=(-2, -1), keepdim=True)
         # Where all is left out there is no largest entry; any finite number will do.
-        largest = largest.where(largest.isfinite(), torch.zeros_like(largest))
-        return (exponent - largest).exp() * w.shape[-2] ** -0.5
+        return exponent.sub_(largest.where(largest.isfinite(), torch.zeros_like(largest))).exp_()
 
 
 def relu_features(x: Tensor, w: Tensor, eps: float = 1e-3) -> Tensor:
@@ -86,4 +124,4 @@ def relu_features(x: Tensor, w: Tensor, eps: float = 1e-3) -> Tensor:
 
     x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`. Returns `[..., num_features]`.
     """
-    return torch.relu(x @ w.transpose(-1, -2)) * w.shape[-2] ** -0.5 + eps
+    return torch.relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2)) + eps

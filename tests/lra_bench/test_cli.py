@@ -49,7 +49,7 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
     assert table["step_time_ms"].gt(0).all()
     assert table["peak_memory_mb"].gt(0).all()
     assert table["params_ratio"].between(1, 1.01).all()
-    assert {p.suffix for p in out.iterdir() if p.is_file()} == {".csv", ".md", ".png"}
+    assert {p.suffix for p in out.iterdir() if p.is_file()} == {".csv", ".md", ".png", ".svg"}
     assert len(list(out.glob("*.png"))) == 3
     assert (out / "leaderboard.md").read_text().strip() in done.stdout
     assert not list((out / "checkpoints").iterdir())
@@ -60,7 +60,9 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
         assert record["data"]["dataset"] == "imdb"
         assert record["machine"]["threads"] >= 1
 
-    before = {p: (out / p).read_bytes() for p in files_below(out) if p.endswith((".json", ".csv", ".md", ".png"))}
+    before = {
+        p: (out / p).read_bytes() for p in files_below(out) if p.endswith((".json", ".csv", ".md", ".png", ".svg"))
+    }
     started = time.perf_counter()
     again = lra_bench(*command)
     assert again.returncode == 0

@@ -113,12 +113,15 @@ def test_three_pictures_a_table(make_record: Callable[..., Record], tmp_path: Pa
     records = [make_record(m, seed=s) for m in ("softmax", "sdpa", "rfa") for s in (0, 1)]
     records.append(make_record("softmax", None, status="oom", dataset="other"))
     paths = write_plots(tmp_path, build_tables(records))
-    assert sorted(p.name.partition("-")[0] for p in paths if "imdb" in p.name) == ["learning", "step_time", "tradeoff"]
-    for path in paths:
+    pictures = [p for p in paths if p.suffix == ".png"]
+    assert {p.with_suffix(".png") for p in paths if p.suffix == ".svg"} == set(pictures)
+    names = sorted(p.name.partition("-")[0] for p in pictures if "imdb" in p.name)
+    assert names == ["learning", "step_time", "tradeoff"]
+    for path in pictures:
         with Image.open(path) as picture:
             assert picture.width >= 1000
             assert len(picture.convert("RGB").getcolors(10**6) or []) > 10
 
 
 def test_unknown_memory_and_no_measurement_draw_too(make_record: Callable[..., Record], tmp_path: Path) -> None:
-    assert len(write_plots(tmp_path, build_tables([make_record(memory=None)]))) == 3
+    assert len(write_plots(tmp_path, build_tables([make_record(memory=None)]))) == 6

@@ -16,7 +16,7 @@ def test_round_trip(make_record: Callable[..., Record], tmp_path: Path) -> None:
     record = make_record()
     path = write_record(tmp_path, record)
     assert path == record_path(tmp_path, record.run_id)
-    assert read_record(path) == record
+    assert read_record(path, Record) == record
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_foreign_records_are_named_and_left_out(
 ) -> None:
     good, bad = write_record(tmp_path, make_record()), tmp_path / "runs" / "bad.json"
     bad.write_text(json.dumps(change(json.loads(good.read_text()))))
-    assert [r.run_id for r in read_records(tmp_path)] == [good.stem]
+    assert [r.run_id for r in read_records(tmp_path, Record)] == [good.stem]
     error = capsys.readouterr().err
     assert str(bad) in error
     assert message in error
@@ -48,13 +48,13 @@ def test_foreign_records_are_named_and_left_out(
 def test_damaged_records_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "x.json").write_bytes(content)
-    assert read_records(tmp_path) == []
+    assert read_records(tmp_path, Record) == []
     assert "x.json" in capsys.readouterr().err
 
 
 def test_no_folder_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not a results folder"):
-        read_records(tmp_path / "nowhere")
+        read_records(tmp_path / "nowhere", Record)
 
 
 def test_failed_write_leaves_nothing_half_written(
@@ -71,7 +71,7 @@ def test_failed_write_leaves_nothing_half_written(
         patch.setattr(Path, "write_text", full)
         with pytest.raises(OSError, match="No space left"):
             write_record(tmp_path, record.model_copy(update={"steps": 1}))
-    assert read_records(tmp_path) == [record]
+    assert read_records(tmp_path, Record) == [record]
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
@@ -86,7 +86,7 @@ def test_eight_writers_lose_nothing(make_record: Callable[..., Record], tmp_path
     with ProcessPoolExecutor(8) as pool:
         for future in [pool.submit(_write_many, tmp_path, record, 10 * i) for i in range(8)]:
             future.result()
-    assert {r.run_id for r in read_records(tmp_path)} == {record.run_id, *(f"run-{i}" for i in range(80))}
+    assert {r.run_id for r in read_records(tmp_path, Record)} == {record.run_id, *(f"run-{i}" for i in range(80))}
 
 
 def test_wilson_interval_against_known_values() -> None:

@@ -50,9 +50,13 @@ def test_a_batch_row_does_not_depend_on_the_others(name: str) -> None:
 @pytest.mark.parametrize("name", ATTENTIONS)
 @pytest.mark.parametrize("seq_len", [1, 2, MAX_LEN])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e4])
-def test_outputs_and_gradients_stay_finite(name: str, seq_len: int, scale: float) -> None:
+@pytest.mark.parametrize("identical", [False, True])
+def test_outputs_and_gradients_stay_finite(name: str, seq_len: int, scale: float, identical: bool) -> None:
     attention = layer(name).train()
-    x = (torch.randn(2, seq_len, DIM) * scale).requires_grad_()
+    x = torch.randn(2, seq_len, DIM) * scale
+    if identical:
+        x = x[:, :1].expand(-1, seq_len, -1).clone()
+    x.requires_grad_()
     y = attention(x, padding_mask=lengths_to_mask([seq_len, max(1, seq_len // 2)], seq_len))
     y.square().mean().backward()
     assert y.isfinite().all()
@@ -125,6 +129,14 @@ def test_padding_never_changes_a_prediction(name: str, pooling: str, positions: 
     tokens = tokens.masked_fill(mask, 0)
     wide = torch.nn.functional.pad(tokens, (0, 40))
     torch.testing.assert_close(model(tokens, mask), model(wide, lengths_to_mask(lengths, 52)), atol=1e-5, rtol=1e-4)
+
+
+# Linformer's E has a column for every position, and Reformer's chunks depend on the order within a bucket.
+@pytest.mark.parametrize("name", sorted(set(ATTENTIONS) - {"linformer", "reformer"}))
+def test_attention_knows_no_order(name: str) -> None:
+    attention = layer(name)
+    x, order = torch.randn(2, 30, DIM), torch.randperm(30)
+    torch.testing.assert_close(attention(x[:, order]), attention(x)[:, order], atol=1e-5, rtol=1e-4)
 
 
 def test_softmax_and_sdpa_agree() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models import build_attention
+from models import build_attention, build_encoder
 from models.attention.linformer import LinformerAttention
 from models.attention.performer import PerformerAttention
 from models.attention.rfa import RandomFeatureAttention
@@ -43,6 +43,31 @@ def test_linformer_is_its_formula(sharing: str) -> None:
         keys, values = e[:, :length] @ k[row, :, :length], f[:, :length] @ v[row, :, :length]
         expected[row] = (q[row] @ keys.transpose(-1, -2) / 8**0.5).softmax(-1) @ values
     torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+def test_linformer_layerwise_has_one_projection_for_all_layers() -> None:
+    def size(sharing: str) -> int:
+        encoder = build_encoder("linformer", vocab_size=9, max_len=64, num_layers=3, k=6, sharing=sharing)
+        return sum(p.numel() for p in encoder.parameters())
+
+    one = 6 * 64
+    assert size("none") - size("layerwise") == 5 * one
+    assert size("none") - size("key-value") == 3 * one
+    encoder = build_encoder("linformer", vocab_size=9, max_len=64, num_layers=3, k=6, sharing="layerwise")
+    other = build_encoder("linformer", vocab_size=9, max_len=64, num_layers=3, k=6, sharing="layerwise")
+    other.load_state_dict(encoder.state_dict())
+    tokens = torch.randint(9, (2, 20))
+    assert torch.equal(encoder.eval()(tokens)[0], other.eval()(tokens)[0])
+    encoder(tokens)[0].sum().backward()
+    projections = {id(p) for name, p in encoder.named_parameters(remove_duplicate=False) if "_projection" in name}
+    assert len(projections) == 1
+
+
+@pytest.mark.parametrize("num_features", [16, 100, 512])
+def test_rfa_has_the_width_asked_for(num_features: int) -> None:
+    layer = build_attention("rfa", 32, 4, 64, num_features=num_features, orthogonal=True)
+    assert layer.pool.shape == (500, num_features, 8)
+    assert layer(X, padding_mask=MASK).isfinite().all()
 
 
 def test_linformer_projects_to_no_more_rows_than_there_are_positions() -> None:

@@ -1,0 +1,295 @@
+"""Step time and memory against length: profile cells, their records, efficiency.csv and efficiency.md."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tasks.files import atomic_path
+
+from .config import RunConfig
+from .isolated import run_module
+from .leaderboard import PUBLISHED, align, safe_cell
+from .machine import describe_code, describe_machine
+from .plugins import plugin_source
+from .profile_cell import ProfilePlan
+from .records import Mode, ProfileRecord, now, read_record, record_path, write_record
+
+COLUMNS = (
+    "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
+    " speed_vs_softmax memory_vs_softmax speed_vs_sdpa matmul_share peak_reserved_mb params reason"
+    " task protocol overrides settings batch_size threads precision compiled torch python commit"
+).split()
+MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
+
+
+def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileRecord]:
+    """Profile every configuration in a fresh process, one length after the other, models next to each other.
+
+    After a model ran out of memory its longer lengths are recorded as oom without being started. Raises OSError when
+    `out` cannot be written.
+    """
+    import torch
+
+    from .profiler import matmul_rate
+
+    records: list[ProfileRecord] = []
+    exhausted: dict[tuple[str, Mode], int] = {}
+    ordered = sorted(configs, key=lambda c: c.data.max_len)
+    precision = ordered[0].train.precision
+    rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
+    for number, config in enumerate(ordered, 1):
+        plans = {mode: _blank(config, mode, rate) for mode in MODES}
+        for mode, record in plans.items():
+            if at := exhausted.get((config.model_name, mode)):
+                reason = f"not started: out of memory at {at}"
+                plans[mode] = record.model_copy(update={"status": "oom", "reason": reason})
+        waiting = tuple(record for record in plans.values() if record.status != "oom")
+        written = {mode: record_path(out, record.run_id, ProfileRecord) for mode, record in plans.items()}
+        for path in written.values():
+            path.unlink(missing_ok=True)
+        if waiting:
+            ending = run_module("lra_bench.profile_cell", ProfilePlan(out=out, records=waiting).model_dump_json())
+        for mode, record in plans.items():
+            found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
+            if found is None:
+                if record.status != "oom":
+                    status, reason = ending.reason
+                    record = record.model_copy(update={"status": status, "reason": reason})
+                write_record(out, record)
+                found = record
+            if found.status == "oom":
+                exhausted.setdefault((config.model_name, mode), config.data.max_len)
+            records.append(found)
+        print(f"[{number}/{len(ordered)}] {_summary(records[-len(MODES) :])}", file=sys.stderr, flush=True)
+        if waiting and ending.stopped:
+            raise KeyboardInterrupt
+    return records
+
+
+def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:
+    digest = config.digest(mode, plugin_source(config))
+    name = f"{config.task}-{config.protocol}-{config.model_name}-{mode}-{config.data.max_len}-{digest[:10]}"
+    return ProfileRecord(
+        run_id=re.sub(r"[^A-Za-z0-9._-]+", "_", name),
+        created=now(),
+        status="failed",
+        reason="not run yet",
+        config=config,
+        mode=mode,
+        matmul_flops_per_sec=rate,
+        machine=describe_machine(config.device, config.train.precision),
+        code=describe_code(),
+    )
+
+
+def _summary(records: Sequence[ProfileRecord]) -> str:
+    parts = []
+    for r in records:
+        p = r.profile
+        figures = f"{p.step_time_ms:,.1f} ms, {p.peak_memory_mb or 0:,.0f} MB" if p else f"{r.status} ({r.reason})"
+        parts.append(f"{r.mode} {figures}")
+    config = records[0].config
+    return f"{config.model_name} at {config.data.max_len}: {'; '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Profiles that may be compared: one task, protocol, batch size and device; the latest of each cell."""
+
+    records: tuple[ProfileRecord, ...]
+
+    @property
+    def first(self) -> ProfileRecord:
+        return self.records[0]
+
+    @property
+    def title(self) -> str:
+        c, machine = self.first.config, self.first.machine
+        changed = f" with {c.overrides}" if c.overrides else ""
+        return f"{c.task}, protocol {c.protocol}{changed}, batch {c.train.batch_size}, {machine.device}"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the models, with settings where --set changed them."""
+        return list(dict.fromkeys(label(r) for r in self.records))
+
+    @property
+    def lengths(self) -> list[int]:
+        return sorted({r.config.data.max_len for r in self.records})
+
+    def find(self, name: str, mode: Mode, seq_len: int) -> ProfileRecord | None:
+        """The cell of one model, mode and length."""
+        cells = (r for r in self.records if label(r) == name and r.mode == mode and r.config.data.max_len == seq_len)
+        return next(cells, None)
+
+    def ratio(self, record: ProfileRecord, base: str, field: str) -> float | None:
+        """The record's figure over that of `base` at the same length."""
+        other = self.find(base, record.mode, record.config.data.max_len)
+        own, reference = (getattr(r.profile, field) if r and r.profile else None for r in (record, other))
+        return own / reference if own and reference else None
+
+    def exponent(self, name: str, field: str, mode: Mode = "train") -> float | None:
+        """Slope of log(figure) over log(length) by least squares, from 2,048 on where two such lengths are there."""
+        points = [
+            (math.log(n), math.log(value))
+            for n in self.lengths
+            if (r := self.find(name, mode, n)) and r.profile and (value := getattr(r.profile, field))
+        ]
+        if sum(x >= math.log(2048) for x, _ in points) >= 2:
+            points = [p for p in points if p[0] >= math.log(2048)]
+        if len(points) < 2:
+            return None
+        mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
+        return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def label(record: ProfileRecord) -> str:
+    """The model's name, with its settings where --set changed them."""
+    changed = record.config.attention.changed
+    return f"{record.config.model_name} ({changed})" if changed else record.config.model_name
+
+
+def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
+    """Group profile records by what may be compared; of several records of one cell the latest counts."""
+
+    def group_key(r: ProfileRecord) -> tuple[object, ...]:
+        c = r.config
+        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.device, c.train.compile
+
+    def cell_key(r: ProfileRecord) -> tuple[object, ...]:
+        return *group_key(r), r.config.data.max_len, r.mode, label(r)
+
+    latest = {cell_key(r): r for r in sorted(records, key=lambda r: r.created)}
+    ordered = sorted(latest.values(), key=cell_key)
+    return [Group(tuple(cells)) for _, cells in groupby(ordered, key=group_key)]
+
+
+def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
+    p, c = r.profile, r.config
+    slower, slower_than_sdpa = (group.ratio(r, base, "step_time_ms") for base in ("softmax", "sdpa"))
+    memory = group.ratio(r, "softmax", "peak_memory_mb")
+    share = r.flops / (p.step_time_ms / 1e3) / r.matmul_flops_per_sec if p and r.flops else None
+    measured = ("step_time_ms", "step_time_iqr_ms", "tokens_per_sec", "peak_memory_mb", "peak_reserved_mb")
+    figures: dict[str, float | None] = {
+        **{name: getattr(p, name) if p else None for name in measured},
+        "speed_vs_softmax": slower and 1 / slower,
+        "memory_vs_softmax": memory,
+        "speed_vs_sdpa": slower_than_sdpa and 1 / slower_than_sdpa,
+        "matmul_share": share,
+    }
+    return {
+        "model": c.model_name,
+        "mode": r.mode,
+        "seq_len": c.data.max_len,
+        "flops": r.flops,
+        "status": r.status,
+        "device": r.machine.device,
+        "params": r.params,
+        "reason": r.reason,
+        "task": c.task,
+        "protocol": c.protocol,
+        "overrides": c.overrides,
+        "settings": c.attention.changed,
+        "batch_size": c.train.batch_size,
+        "threads": r.machine.threads,
+        "precision": r.machine.precision,
+        "compiled": r.machine.compiled,
+        "torch": r.machine.torch,
+        "python": r.machine.python,
+        "commit": r.code.commit[:12] + ("-dirty" if r.code.dirty else ""),
+        **{name: None if value is None else round(value, 3) for name, value in figures.items()},
+    }
+
+
+def write_efficiency(out: Path, groups: Sequence[Group]) -> str:
+    """efficiency.csv and efficiency.md under `out`; returns the text of the latter."""
+    with atomic_path(out / "efficiency.csv") as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        for group in groups:
+            writer.writerows({k: safe_cell(v) for k, v in _row(group, r).items()} for r in group.records)
+    text = "# Efficiency\n\n" + "\n".join(_markdown(group) for group in groups)
+    with atomic_path(out / "efficiency.md") as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return text
+
+
+def _markdown(group: Group) -> str:
+    """For each mode step time and memory by length; then speed and memory relative to softmax beside published ones."""
+    parts = [f"## {group.title}\n"]
+    for mode in reversed(MODES):
+        what = "Training step" if mode == "train" else "Inference"
+        for field, unit, form in (("step_time_ms", "ms", ",.1f"), ("peak_memory_mb", "MB", ",.0f")):
+            body = []
+            for name in group.labels:
+                exponent = group.exponent(name, field, mode)
+                cells = [_cell(group.find(name, mode, n), field, form) for n in group.lengths]
+                body.append([name, *cells, "" if exponent is None else f"{exponent:.2f}"])
+            header = [f"{unit} at length", *(f"{n:,}" for n in group.lengths), "exponent"]
+            parts.append(f"### {what}: {'time' if unit == 'ms' else 'peak memory'}\n\n{align(header, body)}\n")
+    parts.append(_relative(group))
+    first = group.first
+    compiled = sorted({r.machine.compiled for r in group.records if r.mode == "train" and r.profile})
+    commits = sorted({str(_row(group, r)["commit"]) for r in group.records})
+    parts.append(
+        f"Median steps on random tokens; {first.machine.precision} on {first.machine.threads} threads of torch"
+        f" {first.machine.torch}; training {'compiled' if compiled == [True] else 'eager'};"
+        f" commit {', '.join(commits)}. Exponent: slope of the logarithms, from 2,048 on. A large matrix product"
+        f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here.\n"
+    )
+    return "\n".join(parts)
+
+
+def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
+    if record is None or record.profile is None:
+        return record.status if record else ""
+    return format(getattr(record.profile, field) or math.nan, form)
+
+
+def _relative(group: Group) -> str:
+    """Speed and memory of training relative to softmax at the lengths of the papers' tables."""
+    lengths = [n for n in group.lengths if n in (1024, 2048, 3072, 4096)]
+    if "softmax" not in group.labels or not lengths:
+        return ""
+    body = []
+    for name in group.labels:
+        cells = []
+        for n in lengths:
+            record = group.find(name, "train", n)
+            slower = group.ratio(record, "softmax", "step_time_ms") if record else None
+            memory = group.ratio(record, "softmax", "peak_memory_mb") if record else None
+            cells.append(f"{1 / slower:.1f} / {memory:.2f}" if slower and memory else record.status if record else "")
+        body.append([name, *cells, "here"])
+    body += _published(lengths)
+    header = ["speed / memory", *(f"{n:,}" for n in lengths), "source"]
+    note = "Relative to the softmax transformer of the same source; other sources are other machines and other models."
+    return f"### Relative to softmax, beside published ratios\n\n{align(header, body)}\n\n{note}\n"
+
+
+def _published(lengths: Sequence[int]) -> list[list[str]]:
+    """The Long Range Arena's efficiency table: speeds as printed, memory as the quotient of its printed GB."""
+    found: dict[tuple[str, str, str], str] = {}
+    for path in sorted(PUBLISHED.glob("*.csv")):
+        with path.open(encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                if row["source"].startswith("LRA paper Table 2"):
+                    found[row["model"], row["task"], row["metric"]] = row["value"]
+    body = []
+    for model in dict.fromkeys(model for model, _, _ in found):
+        cells = []
+        for n in lengths:
+            task = f"Text@{n // 1024}K"
+            speed = found.get((model, task, "speed_relative_to_transformer"), "")
+            own, base = (found.get((m, task, "peak_memory_GB_per_device")) for m in (model, "Transformer"))
+            memory = f"{float(own) / float(base):.2f}" if own and base else ""
+            cells.append(f"{speed} / {memory}")
+        body.append([model, *cells, "Tay et al. 2021, Table 2 (TPU)"])
+    return body

@@ -1,0 +1,62 @@
+"""Profile records -> step time and memory against length, on logarithmic axes."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from .efficiency import Group
+from .plots import MARKERS, colour_of, new_figure, save, style
+
+
+def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
+    """One picture per group, PNG and SVG; returns the paths. A group in which nothing was measured gives none."""
+    written = []
+    for group in groups:
+        if not any(r.profile for r in group.records if r.mode == "train"):
+            continue
+        figure = new_figure(group.title, width=11.0)
+        panels = (
+            ("step_time_ms", "training step, ms", "time"),
+            ("peak_memory_mb", "peak memory of a training step, MB", "memory"),
+        )
+        for axes, (field, text, what) in zip(figure.subplots(1, 2), panels, strict=True):
+            for number, name in enumerate(group.labels):
+                cells = [(n, group.find(name, "train", n)) for n in group.lengths]
+                points = [(n, v) for n, r in cells if r and r.profile and (v := getattr(r.profile, field))]
+                if not points:
+                    continue
+                exponent = group.exponent(name, field)
+                slope = "" if exponent is None else f", {what} ∝ n^{exponent:.2f}"
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker=MARKERS[number % len(MARKERS)],
+                    markersize=5,
+                    linewidth=1.6,
+                    color=colour_of(name, group.labels),
+                    label=f"{name}{slope}",
+                )
+                if any(r and r.status == "oom" for _, r in cells):
+                    axes.annotate(
+                        "out of memory",
+                        points[-1],
+                        (6, 4),
+                        textcoords="offset points",
+                        fontsize=8,
+                        color=colour_of(name, group.labels),
+                    )
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log")
+            axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths], fontsize=8)
+            axes.minorticks_off()
+            axes.set_xlabel("sequence length, tokens")
+            axes.set_ylabel(text)
+            axes.legend(frameon=False, fontsize=8)
+            style(axes)
+        c = group.first.config
+        rest = hashlib.sha256(f"{group.title} {c.train.compile}".encode()).hexdigest()[:6]
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"efficiency-{c.task}-{c.protocol}-{c.device}-{rest}")
+        written += save(figure, out / name)
+    return written

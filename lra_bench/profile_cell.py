@@ -1,0 +1,84 @@
+"""One model at one length in a fresh process: `python -m lra_bench.profile_cell`, started by `lra_bench.efficiency`."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from .isolated import limit_address_space, stop_on_sigterm
+from .plugins import load_plugins
+from .records import ProfileRecord, now, write_record
+
+
+class ProfilePlan(BaseModel, extra="forbid", frozen=True):
+    """Records to be completed, one per mode, in the order in which they are to be measured."""
+
+    out: Path
+    records: tuple[ProfileRecord, ...]
+
+
+def profile_cell(plan: ProfilePlan) -> None:
+    """Measure and write every record of the plan; what cannot be measured is written with status and reason."""
+    import torch
+    from accelerate import Accelerator
+
+    from .build import count_parameters, estimate_step
+    from .compiling import compiles
+    from .memory import check_room, is_out_of_memory, keep_freed_memory
+    from .profiler import profile_inference, profile_training
+
+    config = plan.records[0].config
+    load_plugins(config.plugins)
+    accelerator = Accelerator(
+        cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
+    )
+    if config.device == "cpu":
+        limit_address_space()
+    keep_freed_memory()
+    for record in plan.records:
+        outcome: dict[str, object] = {"params": count_parameters(config)}
+        try:
+            estimate = None
+            # An attention may need real values; then its operations stay unknown, but it is measured all the same.
+            with suppress(Exception):
+                estimate = estimate_step(config, record.mode)
+                outcome["flops"] = estimate.flops
+            if estimate and config.device == "cpu":
+                check_room(estimate.memory_bytes)
+            if record.mode == "train":
+                compiled = compiles(config, accelerator)
+                outcome["machine"] = record.machine.model_copy(update={"compiled": compiled})
+                outcome["profile"] = profile_training(config, accelerator, compiled, PROFILE_SECONDS)
+            else:
+                outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS)
+            outcome |= {"status": "ok", "reason": ""}
+        except Exception as error:
+            out_of_memory = is_out_of_memory(error)
+            if not out_of_memory:
+                traceback.print_exc()
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            outcome |= {"status": "oom" if out_of_memory else "failed", "reason": reason}
+            accelerator.free_memory()
+            torch.compiler.reset()
+        write_record(plan.out, record.model_copy(update={**outcome, "created": now()}))
+
+
+# A cell that takes longer than this for its timed steps stops after three of them.
+PROFILE_SECONDS = 3.0
+
+
+def main() -> None:
+    """Read the plan from standard input and carry it out."""
+    stop_on_sigterm()
+    try:
+        profile_cell(ProfilePlan.model_validate_json(sys.stdin.read()))
+    except KeyboardInterrupt:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Profiles over lengths: cells, records, table and picture."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from lra_bench.config import resolve
+from lra_bench.efficiency import COLUMNS, build_groups, write_efficiency
+from lra_bench.efficiency_plots import write_efficiency_plots
+from lra_bench.isolated import Ending
+from lra_bench.machine import describe_code, describe_machine
+from lra_bench.records import Mode, ProfileRecord, StepProfile
+
+from .test_cli import lra_bench
+
+SMALL = ("--set", "model.dim=16", "--set", "model.mlp_dim=16", "--set", "model.num_layers=1", "--no-compile")
+
+
+@pytest.fixture(scope="module")
+def make_profile() -> Callable[..., ProfileRecord]:
+    machine, code = describe_machine("cpu", "fp32"), describe_code()
+
+    def make(
+        model: str, seq_len: int, milliseconds: float | None, memory: float = 10.0, mode: Mode = "train"
+    ) -> ProfileRecord:
+        config = resolve("text", model, "compact")
+        config = config.model_copy(update={"data": config.data.model_copy(update={"max_len": seq_len})})
+        profile = None
+        if milliseconds is not None:
+            profile = StepProfile(
+                mode=mode,
+                batch_size=32,
+                seq_len=seq_len,
+                step_time_ms=milliseconds,
+                step_time_iqr_ms=0.1,
+                tokens_per_sec=1.0,
+                peak_memory_mb=memory,
+                peak_reserved_mb=None,
+            )
+        return ProfileRecord(
+            run_id=f"{model}-{mode}-{seq_len}",
+            created="2026-01-01T00:00:00+00:00",
+            status="ok" if profile else "oom",
+            reason="" if profile else "estimated",
+            config=config,
+            mode=mode,
+            flops=10**9,
+            matmul_flops_per_sec=1e11,
+            profile=profile,
+            machine=machine,
+            code=code,
+        )
+
+    return make
+
+
+def test_profile_measures_records_and_draws(tmp_path: Path) -> None:
+    done = lra_bench("profile", "--models", "softmax,rfa", "--lengths", "64,128", "--out", tmp_path, *SMALL)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "efficiency.csv")
+    assert list(table.columns) == COLUMNS
+    assert len(table) == 2 * 2 * 2
+    assert (table["status"] == "ok").all()
+    assert (table["batch_size"] == 2).all()
+    assert table[["step_time_ms", "tokens_per_sec", "peak_memory_mb", "flops", "matmul_share"]].gt(0).all(axis=None)
+    assert (table[table["model"] == "softmax"]["speed_vs_softmax"] == 1).all()
+    longer, shorter = (table[table["seq_len"] == n].reset_index() for n in (128, 64))
+    assert (longer["peak_memory_mb"] > shorter["peak_memory_mb"]).all()
+    before = {p: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    assert {p.suffix for p in before} == {".csv", ".md", ".png", ".svg"}
+    again = lra_bench("leaderboard", "--out", tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert {p: p.read_bytes() for p in before} == before
+
+
+def test_what_has_no_room_is_a_row_and_longer_lengths_are_not_started(tmp_path: Path) -> None:
+    # 2^20 tokens of explicit softmax are terabytes; nothing of it is started.
+    done = lra_bench(
+        "profile", "--models", "softmax,linear", "--lengths", "64,1048576,2097152", "--out", tmp_path, *SMALL,
+        "--batch-size", 1, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "efficiency.csv")
+    status = {(r.model, r.mode, r.seq_len): (r.status, str(r.reason)) for r in table.itertuples()}
+    for mode in ("train", "inference"):
+        assert status["softmax", mode, 64][0] == "ok"
+        assert status["softmax", mode, 2**20][0] == "oom"
+        assert "estimated" in status["softmax", mode, 2**20][1]
+        assert status["softmax", mode, 2**21] == ("oom", f"not started: out of memory at {2**20}")
+    assert (
+        "out of memory" in (tmp_path / "efficiency.md").read_text() or "oom" in (tmp_path / "efficiency.md").read_text()
+    )
+
+
+def test_a_crashing_plugin_is_a_row(tmp_path: Path) -> None:
+    plugin = tmp_path / "crash.py"
+    plugin.write_text(
+        "import os\nfrom models import MultiHeadAttention, register_attention\n"
+        "@register_attention('crash')\nclass Crash(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n"
+        "        os._exit(3) if self.training and q.device.type == 'cpu' and not hasattr(q, 'fake_mode') else None\n"
+        "        return v\n"
+    )
+    out = tmp_path / "out"
+    options = ("--plugin", plugin, "--models", "crash,linear", "--lengths", "64", "--out", out, *SMALL)
+    done = lra_bench("profile", *options)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(out / "efficiency.csv").set_index(["model", "mode"])
+    assert table.loc[("crash", "inference"), "status"] == "ok"
+    assert table.loc[("crash", "train"), "status"] == "failed"
+    assert "code 3" in table.loc[("crash", "train"), "reason"]
+    assert table.loc[("linear", "train"), "status"] == "ok"
+
+
+@pytest.mark.parametrize("lengths", ["", "12,x", "0", "-5"])
+def test_bad_lengths_are_one_line(lengths: str, tmp_path: Path) -> None:
+    done = lra_bench("profile", f"--lengths={lengths}", "--out", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --lengths")
+    assert done.stderr.count("\n") == 1
+
+
+def test_exponents_and_ratios(make_profile: Callable[..., ProfileRecord]) -> None:
+    records = []
+    for n in (1024, 2048, 4096, 8192):
+        records.append(make_profile("softmax", n, n**2 / 1e4, n**2 / 1e5))
+        records.append(make_profile("rfa", n, n / 1e2, n / 1e2))
+    (group,) = build_groups(records)
+    assert group.exponent("softmax", "step_time_ms") == pytest.approx(2)
+    assert group.exponent("rfa", "peak_memory_mb") == pytest.approx(1)
+    record = group.find("rfa", "train", 4096)
+    assert record is not None
+    assert group.ratio(record, "softmax", "step_time_ms") == pytest.approx(100 / 4096)
+    assert group.ratio(record, "sdpa", "step_time_ms") is None
+
+
+def test_tables_and_pictures_with_holes(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
+    records = [make_profile("softmax", 1024, 50.0), make_profile("softmax", 4096, None)]
+    records += [make_profile("rfa", n, n / 50, n / 30) for n in (1024, 4096)]
+    groups = build_groups(records)
+    text = write_efficiency(tmp_path, groups)
+    assert "oom" in text
+    assert "Tay et al. 2021, Table 2" in text
+    assert "Linformer" in text
+    table = pd.read_csv(tmp_path / "efficiency.csv")
+    lost = table[(table["model"] == "softmax") & (table["seq_len"] == 4096)].iloc[0]
+    assert lost["status"] == "oom"
+    assert math.isnan(lost["step_time_ms"])
+    paths = write_efficiency_plots(tmp_path, groups)
+    assert [p.suffix for p in paths] == [".png", ".svg"]
+    with Image.open(paths[0]) as picture:
+        assert picture.width > 1500
+    assert write_efficiency_plots(tmp_path, build_groups([make_profile("rfa", 64, None)])) == []
+
+
+def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:
+    first = make_profile("rfa", 1024, 5.0)
+    train = first.config.train.model_copy(update={"batch_size": 2})
+    second = first.model_copy(update={"config": first.config.model_copy(update={"train": train})})
+    assert len(build_groups([first, second])) == 2
+    assert json.loads(first.model_dump_json())["mode"] == "train"
+
+
+def test_an_ending_says_what_happened() -> None:
+    assert Ending(-9).reason[0] == "oom"
+    assert Ending(3).reason == ("failed", "the process ended with code 3 and left no record")
+    assert Ending(1, "time").reason[0] == "interrupted"
+    assert Ending(1, "user").reason[0] == "interrupted"

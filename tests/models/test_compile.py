@@ -1,0 +1,46 @@
+"""torch.compile changes nothing but the time."""
+
+import pytest
+import torch
+
+from models import build_attention, list_attentions
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler() -> None:
+    torch.compiler.reset()
+
+
+@pytest.mark.parametrize("name", list_attentions())
+def test_compiled_equals_eager(name: str) -> None:
+    torch.manual_seed(0)
+    layer = build_attention(name, dim=32, num_heads=2, max_len=160).eval()  # evaluation: nothing is drawn
+    mask = torch.arange(160) >= torch.tensor([160, 70])[:, None]
+    x = torch.randn(2, 160, 32)
+    weights = torch.randn_like(x).masked_fill(mask.unsqueeze(-1), 0.0)
+
+    def outputs() -> list[torch.Tensor]:
+        layer.zero_grad()
+        inputs = x.clone().requires_grad_()
+        y = layer(inputs, padding_mask=mask)
+        (y * weights).sum().backward()
+        assert inputs.grad is not None
+        return [y[~mask], inputs.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
+
+    eager = outputs()
+    layer.compile(dynamic=False)
+    for a, b in zip(outputs(), eager, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["performer", "rfa"])
+def test_a_compiled_layer_is_compiled_once(name: str) -> None:
+    layer = build_attention(name, dim=32, num_heads=2, max_len=64).train()
+    layer.compile(dynamic=False)
+    x = torch.randn(2, 64, 32)
+    first, second = layer(x), layer(x)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _ in range(5):
+            layer(x)
+    if name == "rfa":
+        assert not torch.equal(first, second)  # other random matrices at every pass, compiled or not
