@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.metadata
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lra_bench.machine import describe_code, describe_machine
-from lra_bench.memory import PeakMemory, keep_freed_memory
+from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory
 from models import build_attention
 
 SHAPES = {"wide": (4, 512, 8), "compact": (32, 64, 2)}  # batch, dim, heads
@@ -111,12 +112,13 @@ class Timed:
             self.layer.compile(dynamic=False)
         self.forward_times: list[float] = []
         self.total_times: list[float] = []
-        self.call(False)
         self.call(True)
         self._clear()
         with PeakMemory(x.device) as memory:
             self.call(True)
         self.memory_mb = memory.allocated_mb
+        self._clear()
+        release_freed_memory()
 
     def call(self, backward: bool) -> float:
         """Seconds of one pass."""
@@ -134,9 +136,12 @@ class Timed:
         self.layer.zero_grad(set_to_none=True)
 
     def round(self) -> None:
-        """Add one measurement of each kind."""
+        """Add one measurement of each kind, from memory as a training step finds it: kept from the step before."""
+        self.call(True)
         self.forward_times.append(self.call(False))
         self.total_times.append(self.call(True))
+        self._clear()
+        release_freed_memory()
 
 
 def _wait(device: torch.device) -> None:
@@ -165,6 +170,7 @@ def measure(shape: str, seq_len: int, device: torch.device, rounds: int, only: l
         builders[name] = lambda b=build, p=package: (importlib.metadata.version(p), b(dim, heads, seq_len))[1]
     for name in only or builders:
         row: dict[str, object] = {"shape": shape, "seq_len": seq_len, "layer": name, "status": "ok"}
+        print(f"{shape} {seq_len} {name}", file=sys.stderr, flush=True)
         rows.append(row)
         if _needs(name.removesuffix(" compiled"), batch, heads, seq_len) > psutil.virtual_memory().total / 2:
             row["status"] = "oom (estimated)"
@@ -199,7 +205,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--layers", default="", help="only these, separated by commas")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="folder for attention.csv and attention.md")
+    parser.add_argument("--out", type=Path, help="folder whose attention.csv gets the rows")
     parser.add_argument("--system-malloc", action="store_true", help="leave the C library's allocator as it is")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -214,18 +220,20 @@ def main() -> None:
             frame = pd.DataFrame(rows)
             print(frame[(frame["shape"] == shape) & (frame["seq_len"] == seq_len)].round(2).to_string(), flush=True)
             torch.compiler.reset()
+    frame["allocator"] = "system" if arguments.system_malloc else "kept"
     if arguments.out:
         write(arguments.out, frame)
 
 
 def write(folder: Path, frame: pd.DataFrame) -> None:
-    """attention.csv and attention.md under `folder`, with machine and commit."""
+    """Add the rows, with machine and commit, to attention.csv under `folder`."""
     machine, code = describe_machine("cuda" if torch.cuda.is_available() else "cpu", "fp32"), describe_code()
     frame.insert(0, "device", machine.device)
     frame["threads"], frame["torch"] = machine.threads, machine.torch
     frame["commit"] = code.commit[:12] + ("-dirty" if code.dirty else "")
     folder.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(folder / "attention.csv", index=False, float_format="%.2f")
+    path = folder / "attention.csv"
+    frame.to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.2f")
 
 
 if __name__ == "__main__":

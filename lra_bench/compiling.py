@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 
 import torch
 from accelerate import Accelerator
@@ -36,6 +37,7 @@ def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
         with accelerator.device:
             batch = random_batch(config)
         try:
+            warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # of torch about itself
             TrainingStep(build_model(config).to(accelerator.device).train(), config, accelerator, compiled=True)(batch)
         except Exception as error:
             if is_out_of_memory(error):

@@ -16,10 +16,11 @@ from tasks.files import atomic_path
 
 from .config import RunConfig
 from .isolated import run_module
-from .leaderboard import PUBLISHED, align, safe_cell
+from .leaderboard import align, safe_cell
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan
+from .published import published_length_ratios
 from .records import Mode, ProfileRecord, now, read_record, record_path, write_record
 
 COLUMNS = (
@@ -268,28 +269,7 @@ def _relative(group: Group) -> str:
             memory = group.ratio(record, "softmax", "peak_memory_mb") if record else None
             cells.append(f"{1 / slower:.1f} / {memory:.2f}" if slower and memory else record.status if record else "")
         body.append([name, *cells, "here"])
-    body += _published(lengths)
+    body += [[model, *cells, "Tay et al. 2021, Table 2 (TPU)"] for model, cells in published_length_ratios(lengths)]
     header = ["speed / memory", *(f"{n:,}" for n in lengths), "source"]
     note = "Relative to the softmax transformer of the same source; other sources are other machines and other models."
     return f"### Relative to softmax, beside published ratios\n\n{align(header, body)}\n\n{note}\n"
-
-
-def _published(lengths: Sequence[int]) -> list[list[str]]:
-    """The Long Range Arena's efficiency table: speeds as printed, memory as the quotient of its printed GB."""
-    found: dict[tuple[str, str, str], str] = {}
-    for path in sorted(PUBLISHED.glob("*.csv")):
-        with path.open(encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row["source"].startswith("LRA paper Table 2"):
-                    found[row["model"], row["task"], row["metric"]] = row["value"]
-    body = []
-    for model in dict.fromkeys(model for model, _, _ in found):
-        cells = []
-        for n in lengths:
-            task = f"Text@{n // 1024}K"
-            speed = found.get((model, task, "speed_relative_to_transformer"), "")
-            own, base = (found.get((m, task, "peak_memory_GB_per_device")) for m in (model, "Transformer"))
-            memory = f"{float(own) / float(base):.2f}" if own and base else ""
-            cells.append(f"{speed} / {memory}")
-        body.append([model, *cells, "Tay et al. 2021, Table 2 (TPU)"])
-    return body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -34,7 +35,13 @@ class Ending:
 def run_module(module: str, plan: str, seconds: float | None = None) -> Ending:
     """Run `python -m module` with `plan` on its standard input. seconds: after which it is told to stop."""
     # In a session of its own, so that Ctrl-C reaches the cell once, from here, and not a second time while it saves.
-    process = subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        stdin=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},  # the memory trace warns of tensors older than itself
+    )
     stopped: Literal["", "user", "time"] = ""
     try:
         process.communicate(plan, timeout=seconds)

@@ -10,10 +10,9 @@ from typing import Any
 
 from tasks.files import atomic_path
 
-from . import ROOT
+from .published import read_published
 from .tables import Entry, Table
 
-PUBLISHED = ROOT / "results" / "published"
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 
 COLUMNS = (
@@ -163,8 +162,7 @@ def _published_block(table: Table) -> str:
         return ""
     found = [
         row
-        for path in sorted(PUBLISHED.glob("*.csv"))
-        for row in csv.DictReader(path.open(encoding="utf-8"))
+        for row in read_published()
         if row["task"].lower() == r.config.task
         and row["family"] == r.config.family
         and row["metric"] == "test_accuracy_pct"

@@ -31,6 +31,12 @@ def keep_freed_memory() -> bool:
     return bool(libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1))
 
 
+def release_freed_memory() -> None:
+    """Give back to the kernel what `keep_freed_memory` kept, before another model runs in the same process."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class PeakMemory:
     """Peak memory of the device while the context lasts, in MiB.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tasks import Task
 from tasks.files import atomic_path
 
+from .published import published_points
 from .tables import Entry, Table
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800")
+BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
 KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos")
 
@@ -39,10 +41,12 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     """`stem`.png and `stem`.svg, the same bytes whenever the picture is the same; returns their paths."""
     import matplotlib
 
+    # Text stays text in an SVG, and its ids do not change from run to run.
+    rc = {"svg.hashsalt": "lra-bench", "svg.fonttype": "none"}
     paths = []
     for form in ("png", "svg"):
         path = stem.with_name(f"{stem.name}.{form}")
-        with atomic_path(path) as temporary, matplotlib.rc_context({"svg.hashsalt": "lra-bench"}):
+        with atomic_path(path) as temporary, matplotlib.rc_context(rc):
             figure.savefig(temporary, format=form, dpi=150, metadata={"Date": None} if form == "svg" else None)
         paths.append(path)
     return paths
@@ -97,12 +101,15 @@ def style(axes: Axes) -> None:
 
 
 def _tradeoff(axes: Axes, table: Table) -> bool:
-    """Accuracy against speed, memory as the area of the bubble."""
+    """Accuracy against speed, memory as the area of the bubble; published figures hollow, where the family has any."""
+    base = table.reference
+    unit = 1e3 / (base.profiled("step_time_ms") or 1.0) if base and base.profiled("step_time_ms") else 1.0
     points = []
     for entry in table.entries:
         time = entry.profiled("step_time_ms")
         if entry.accuracy is not None and entry.interval is not None and time:
-            points.append((entry, 1e3 / time, entry.accuracy, entry.interval, entry.profiled("peak_memory_mb")))
+            speed = 1e3 / time / unit
+            points.append((entry, speed, entry.accuracy, entry.interval, entry.profiled("peak_memory_mb")))
     if not points:
         return False
     largest = max((memory for *_, memory in points if memory), default=None)
@@ -117,20 +124,37 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
             capsize=3,
             linewidth=1.2,
         )
-        area = 1500 * memory / largest if memory and largest else 80
+        area = BUBBLE * memory / largest if memory and largest else 80
         axes.scatter(speed, accuracy, area, color=colour, alpha=0.5, edgecolors=colour)
+    front = _pareto([(speed, accuracy) for _, speed, accuracy, *_ in points])
+    axes.plot(*zip(*front, strict=True), color="#555555", linestyle="--", linewidth=1, zorder=0, label="Pareto front")
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
     for entry, *_, memory in points:
         size = f", {memory:,.0f} MB" if memory else ""
         axes.scatter([], [], 60, color=_colour(table, entry), alpha=0.7, label=f"{entry.label}{size}")
+    softmax_memory = base.profiled("peak_memory_mb") if base else None
+    if base and largest and softmax_memory and not table.first.data.dataset.endswith("-synthetic"):
+        for p in published_points(table.first.config.task, table.first.config.family):
+            area = BUBBLE * p.memory * softmax_memory / largest
+            axes.scatter(p.speed, p.accuracy, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
+            axes.annotate(f"{p.model} ({p.source})", (p.speed, p.accuracy), fontsize=5, color="#777777", ha="center")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     style(axes)
     axes.margins(x=0.15, y=0.2)
-    axes.set_xlabel("training speed, steps per second")
+    axes.set_xlabel("training speed relative to softmax" if base else "training speed, steps per second")
     axes.set_ylabel("test accuracy, % (bars: 95 % interval)")
     if largest:
         axes.set_title("area of a bubble: peak memory of a training step", fontsize=9, color="#555555")
     return True
+
+
+def _pareto(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points than which none is both faster and more accurate, slowest first."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(points, reverse=True):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front[::-1]
 
 
 def _learning(axes: Axes, table: Table) -> bool:

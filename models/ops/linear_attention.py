@@ -20,12 +20,21 @@ def linear_attention(
 ) -> Tensor:
     """Bidirectional attention with weights phi(q_t) . phi(k_i), in O(queries + keys) time and memory.
 
-    S = sum_i phi(k_i) (x) v_i and z = sum_i phi(k_i) are summed in float32 whatever the inputs are, because
-    thousands of bfloat16 terms would lose the small ones; then out_t = S^T phi(q_t) / (phi(q_t) . z).
+    out_t = S^T phi(q_t) / (phi(q_t) . z) with S and z as `summarize_keys` has them.
 
     phi_q: `[batch, heads, num_queries, features]`; phi_k: `[batch, heads, num_keys, features]`;
     v: `[batch, heads, num_keys, head_dim]`; padding_mask: `[batch, num_keys]` bool, True = leave the key out.
     Returns `[batch, heads, num_queries, head_dim]` in the dtype of v.
+    """
+    return read_summary(phi_q, summarize_keys(phi_k, v, padding_mask), eps).to(v.dtype)
+
+
+def summarize_keys(phi_k: Tensor, v: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+    """S = sum_i phi(k_i) (x) v_i and, as its last column, z = sum_i phi(k_i): all that queries need of the keys.
+
+    Summed in float32 whatever the inputs are, because thousands of bfloat16 terms would lose the small ones. In cross
+    attention it is computed once for all queries. Arguments as for `linear_attention`; returns
+    `[batch, heads, features, head_dim + 1]`.
     """
     dtype = torch.promote_types(v.dtype, torch.float32)
     with torch.autocast(v.device.type, enabled=False):
@@ -34,9 +43,14 @@ def linear_attention(
         values = F.pad(v.to(dtype), (0, 1), value=1.0)  # [batch, heads, num_keys, head_dim + 1]
         if padding_mask is not None:
             values = values.masked_fill(padding_mask[:, None, :, None], 0.0)
-        state = phi_k.to(dtype).transpose(-1, -2) @ values  # [batch, heads, features, head_dim + 1]
-        out = phi_q.to(dtype) @ state
-        return (out[..., :-1] / guard_denominator(out[..., -1:], eps)).to(v.dtype)
+        return phi_k.to(dtype).transpose(-1, -2) @ values
+
+
+def read_summary(phi_q: Tensor, summary: Tensor, eps: float = EPSILON) -> Tensor:
+    """The outputs of queries phi_q, `[batch, heads, num_queries, features]`, from `summarize_keys`; float32."""
+    with torch.autocast(phi_q.device.type, enabled=False):
+        out = phi_q.to(summary.dtype) @ summary
+        return out[..., :-1] / guard_denominator(out[..., -1:], eps)
 
 
 def linear_attention_naive(

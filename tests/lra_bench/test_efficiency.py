@@ -81,8 +81,8 @@ def test_profile_measures_records_and_draws(tmp_path: Path) -> None:
 def test_what_has_no_room_is_a_row_and_longer_lengths_are_not_started(tmp_path: Path) -> None:
     # 2^20 tokens of explicit softmax are terabytes; nothing of it is started.
     done = lra_bench(
-        "profile", "--models", "softmax,linear", "--lengths", "64,1048576,2097152", "--out", tmp_path, *SMALL,
-        "--batch-size", 1, timeout=300,
+        "profile", "--models", "softmax", "--lengths", "64,1048576,2097152", "--out", tmp_path, *SMALL,
+        "--batch-size", 1,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "efficiency.csv")
@@ -92,9 +92,7 @@ def test_what_has_no_room_is_a_row_and_longer_lengths_are_not_started(tmp_path: 
         assert status["softmax", mode, 2**20][0] == "oom"
         assert "estimated" in status["softmax", mode, 2**20][1]
         assert status["softmax", mode, 2**21] == ("oom", f"not started: out of memory at {2**20}")
-    assert (
-        "out of memory" in (tmp_path / "efficiency.md").read_text() or "oom" in (tmp_path / "efficiency.md").read_text()
-    )
+    assert "oom" in (tmp_path / "efficiency.md").read_text()
 
 
 def test_a_crashing_plugin_is_a_row(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from lra_bench.leaderboard import COLUMNS, markdown, rows, safe_cell, write_csv
-from lra_bench.plots import write_plots
+from lra_bench.plots import _pareto, write_plots
+from lra_bench.published import published_points
 from lra_bench.records import Record
 from lra_bench.tables import build_tables
 
@@ -125,3 +126,31 @@ def test_three_pictures_a_table(make_record: Callable[..., Record], tmp_path: Pa
 
 def test_unknown_memory_and_no_measurement_draw_too(make_record: Callable[..., Record], tmp_path: Path) -> None:
     assert len(write_plots(tmp_path, build_tables([make_record(memory=None)]))) == 6
+
+
+def test_the_pareto_front_has_what_nothing_beats() -> None:
+    assert _pareto([(1, 60), (2, 58), (3, 59), (4, 50), (4, 51)]) == [(1, 60), (3, 59), (4, 51)]
+
+
+def test_published_points_are_relative_to_their_own_transformer() -> None:
+    points = {(p.model, p.source): p for p in published_points("text", "mlpen-2L")}
+    base = points["Transformer", "skyformer"]
+    assert (base.speed, base.memory) == (1, 1)
+    linformer = points["Linformer", "skyformer"]
+    assert linformer.speed == pytest.approx(4.3 / 0.65)
+    assert linformer.memory == pytest.approx(0.99 / 10.37)
+    assert published_points("text", "quick") == []
+
+
+def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
+    make_record: Callable[..., Record], tmp_path: Path
+) -> None:
+    records = [make_record(m, protocol="compact") for m in ("softmax", "rfa")]
+    write_plots(tmp_path, build_tables(records))
+    (picture,) = tmp_path.glob("tradeoff-*.svg")
+    assert "Skyformer (skyformer)" in picture.read_text()
+    synthetic = [make_record(m, protocol="compact", dataset="reviews-synthetic") for m in ("softmax", "rfa")]
+    (tmp_path / "other").mkdir()
+    write_plots(tmp_path / "other", build_tables(synthetic))
+    (picture,) = (tmp_path / "other").glob("tradeoff-*.svg")
+    assert "skyformer" not in picture.read_text()

@@ -1,0 +1,75 @@
+"""Figures printed by others, from results/published, never ranked with measured ones."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import ROOT
+
+PUBLISHED = ROOT / "results" / "published"
+
+
+def read_published() -> list[dict[str, str]]:
+    """All rows: model, task, metric, value, std, family, protocol, source."""
+    rows = []
+    for path in sorted(PUBLISHED.glob("*.csv")):
+        with path.open(encoding="utf-8") as file:
+            rows += list(csv.DictReader(file))
+    return rows
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """A model's accuracy in percent, and its training speed and memory relative to the same source's transformer."""
+
+    model: str
+    source: str
+    accuracy: float
+    speed: float
+    memory: float
+
+
+def published_points(task: str, family: str) -> list[PublishedPoint]:
+    """What sources of a family print in full: accuracy, hours and GB of a model and of their transformer."""
+    tables: dict[str, dict[str, dict[str, float]]] = {}
+    for row in read_published():
+        if row["task"].lower() == task and row["family"] == family:
+            try:
+                value = float(row["value"])
+            except ValueError:  # FAIL or NA
+                continue
+            tables.setdefault(row["protocol"], {}).setdefault(row["model"], {})[row["metric"]] = value
+    points = []
+    for protocol, table in tables.items():
+        base = table.get("Transformer", {})
+        for model, figures in table.items():
+            if {"test_accuracy_pct", "train_hours", "peak_memory_GB"} <= figures.keys() & base.keys():
+                speed = base["train_hours"] / figures["train_hours"]
+                memory = figures["peak_memory_GB"] / base["peak_memory_GB"]
+                source = protocol.partition(" ")[0]
+                points.append(PublishedPoint(model, source, figures["test_accuracy_pct"], speed, memory))
+    return points
+
+
+def published_length_ratios(lengths: Sequence[int]) -> list[tuple[str, list[str]]]:
+    """Model and "speed / memory" at each length, relative to the transformer, from the Long Range Arena's Table 2.
+
+    Speeds as printed; memory is the quotient of the printed GB.
+    """
+    found = {
+        (row["model"], row["task"], row["metric"]): row["value"]
+        for row in read_published()
+        if row["source"].startswith("LRA paper Table 2")
+    }
+    table = []
+    for model in dict.fromkeys(model for model, _, _ in found):
+        cells = []
+        for n in lengths:
+            task = f"Text@{n // 1024}K"
+            speed = found.get((model, task, "speed_relative_to_transformer"), "")
+            own, base = (found.get((m, task, "peak_memory_GB_per_device")) for m in (model, "Transformer"))
+            cells.append(f"{speed} / {float(own) / float(base):.2f}" if own and base else speed)
+        table.append((model, cells))
+    return table
