@@ -97,7 +97,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         check_room(estimate.memory_bytes)
     if config.device == "cpu":
         limit_address_space()
-    keep_freed_memory()
+    keep_freed_memory(estimate.memory_bytes if estimate else 0)
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )

@@ -18,14 +18,19 @@ MIB = 2.0**20
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(needed: int = 0) -> bool:
     """Let the C library keep what tensors free, as torch does on CUDA, instead of returning it to the kernel.
 
     By default glibc maps every large tensor anew, and the kernel zeroes its pages on first touch: a third and more of
-    an attention layer's time on a CPU (docs/performance.md). The process then stays as large as it once was.
-    Returns whether the C library is one that this works for; MALLOC_ variables of the user's are left in force.
+    an attention layer's time on a CPU (docs/performance.md). The process then stays as large as it once was, and
+    kept blocks may lie apart from each other; so a step of `needed` bytes keeps none where that is more than an eighth
+    of what is free, and has only the huge pages that `isolated.run_module` asks for.
+
+    Returns whether memory is kept: not with another C library, and MALLOC_ variables of the user's stay in force.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    if 8 * needed > psutil.virtual_memory().available:
         return False
     libc = ctypes.CDLL(None)
     return bool(libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from contextlib import suppress
@@ -11,7 +12,7 @@ from pydantic import BaseModel
 
 from .isolated import limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
-from .records import ProfileRecord, now, write_record
+from .records import Mode, ProfileRecord, now, write_record
 
 
 class ProfilePlan(BaseModel, extra="forbid", frozen=True):
@@ -26,7 +27,7 @@ def profile_cell(plan: ProfilePlan) -> None:
     import torch
     from accelerate import Accelerator
 
-    from .build import count_parameters, estimate_step
+    from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
     from .memory import check_room, is_out_of_memory, keep_freed_memory
     from .profiler import profile_inference, profile_training
@@ -38,17 +39,19 @@ def profile_cell(plan: ProfilePlan) -> None:
     )
     if config.device == "cpu":
         limit_address_space()
-    keep_freed_memory()
+    estimates: dict[Mode, Estimate] = {}
+    for record in plan.records:
+        # An attention may need real values; then its operations stay unknown, but it is measured all the same.
+        with suppress(Exception):
+            estimates[record.mode] = estimate_step(config, record.mode)
+    keep_freed_memory(max((e.memory_bytes for e in estimates.values()), default=0))
     for record in plan.records:
         outcome: dict[str, object] = {"params": count_parameters(config)}
         try:
-            estimate = None
-            # An attention may need real values; then its operations stay unknown, but it is measured all the same.
-            with suppress(Exception):
-                estimate = estimate_step(config, record.mode)
+            if estimate := estimates.get(record.mode):
                 outcome["flops"] = estimate.flops
-            if estimate and config.device == "cpu":
-                check_room(estimate.memory_bytes)
+                if config.device == "cpu":
+                    check_room(estimate.memory_bytes)
             if record.mode == "train":
                 compiled = compiles(config, accelerator)
                 outcome["machine"] = record.machine.model_copy(update={"compiled": compiled})
@@ -64,6 +67,7 @@ def profile_cell(plan: ProfilePlan) -> None:
             outcome |= {"status": "oom" if out_of_memory else "failed", "reason": reason}
             accelerator.free_memory()
             torch.compiler.reset()
+            gc.collect()  # the failed step's tensors hang on the traceback
         write_record(plan.out, record.model_copy(update={**outcome, "created": now()}))
 
 

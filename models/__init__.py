@@ -2,6 +2,7 @@
 
 from . import attention as _variants  # noqa: F401  (registers them)
 from .attention.base import MultiHeadAttention
+from .decoder import LanguageModel, build_decoder
 from .encoder import Encoder, build_encoder
 from .heads import Classifier, PairClassifier, build_classifier
 from .registry import UnknownAttention, build_attention, check_settings, list_attentions, register_attention
@@ -9,11 +10,13 @@ from .registry import UnknownAttention, build_attention, check_settings, list_at
 __all__ = [
     "Classifier",
     "Encoder",
+    "LanguageModel",
     "MultiHeadAttention",
     "PairClassifier",
     "UnknownAttention",
     "build_attention",
     "build_classifier",
+    "build_decoder",
     "build_encoder",
     "check_settings",
     "list_attentions",

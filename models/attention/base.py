@@ -1,14 +1,17 @@
-"""What every multi-head attention shares: projections, splitting into heads, output."""
+"""What every multi-head attention shares: projections, splitting into heads, output, and the forms it can take."""
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 
 class MultiHeadAttention(nn.Module, ABC):
     """Projections around `attend`, which a variant writes (Vaswani et al. 2017, section 3.2.2).
 
-    A variant's own settings are keyword-only arguments of its `__init__`; the remaining ones go to this class.
+    A variant's own settings are keyword-only arguments of its `__init__`; the remaining ones go to this class. One
+    that can look back alone also writes `attend_causal`, one for cross attention `summarize` and `read`.
 
     dim: width of the model; num_heads: must divide dim; max_len: longest sequence the layer will see;
     dropout: probability, for variants with weights to drop; bias: whether the projections have one.
@@ -32,20 +35,78 @@ class MultiHeadAttention(nn.Module, ABC):
 
         Rows at padded positions hold no meaning.
         """
-        batch, seq_len, _ = x.shape
-        qkv = self.qkv_proj(x).view(batch, seq_len, -1, self.num_heads, self.head_dim)
-        q, *k, v = qkv.permute(2, 0, 3, 1, 4)  # each [batch, heads, seq_len, head_dim]
-        y = self.attend(q, k[0] if k else q, v, padding_mask)
-        return self.out_proj(y.transpose(1, 2).reshape(batch, seq_len, self.dim))
+        q, k, v = self._project(x)
+        return self._join(self.attend(q, k, v, padding_mask))
 
-    def share_with(self, first: "MultiHeadAttention") -> None:
-        """Use what is common to all layers of an encoder; called on every later layer with the first one."""
+    def causal(self, x: Tensor, state: Any = None, keep_state: bool = False) -> tuple[Tensor, Any]:
+        """Self-attention in which a token sees itself and those before it.
+
+        x: `[batch, seq_len, dim]`, which follows the tokens that `state` stands for; keep_state: whether to return
+        the state after x, else None. Returns x's shape and the state. Raises TypeError where the variant has no
+        causal form.
+        """
+        q, k, v = self._project(x)
+        y, state = self.attend_causal(q, k, v, x, state, keep_state)
+        return self._join(y), state
+
+    def remember(self, memory: Tensor, padding_mask: Tensor | None = None) -> Any:
+        """What cross attention needs of `memory`, `[batch, memory_len, dim]`: computed once for all its queries."""
+        weight, bias = self._slice(1, 3)
+        k, v = self._heads(F.linear(memory, weight, bias)).chunk(2, dim=1)
+        return self.summarize(k, v, padding_mask)
+
+    def cross(self, x: Tensor, memory: Any) -> Tensor:
+        """Cross attention of x, `[batch, seq_len, dim]`, to what `remember` returned; the shape of x."""
+        return self._join(self.read(self._heads(F.linear(x, *self._slice(0, 1))), memory))
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Mix v by q and k. q, k, v: `[batch, heads, seq_len, head_dim]`; returns the same shape."""
 
+    def attend_causal(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool
+    ) -> tuple[Tensor, Any]:
+        """As `attend`, causally after `state`; x is the layer's input, for gates."""
+        raise TypeError(f"{type(self).__name__} has no causal form")
+
+    def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Any:
+        """What `read` needs of keys and values, `[batch, heads, memory_len, head_dim]`."""
+        raise TypeError(f"{type(self).__name__} has no cross attention")
+
+    def read(self, q: Tensor, memory: Any) -> Tensor:
+        """Outputs of the queries `[batch, heads, seq_len, head_dim]` from what `summarize` returned."""
+        raise TypeError(f"{type(self).__name__} has no cross attention")
+
+    def share_with(self, first: "MultiHeadAttention") -> None:
+        """Use what is common to all layers of an encoder; called on every later layer with the first one."""
+
+    @property
+    def has_causal_form(self) -> bool:
+        """Whether `causal` works."""
+        return type(self).attend_causal is not MultiHeadAttention.attend_causal
+
     @property
     def active_dropout(self) -> float:
         """The dropout probability while training, 0 in evaluation."""
         return self.dropout if self.training else 0.0
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of x, each `[batch, heads, seq_len, head_dim]`."""
+        batch, seq_len, _ = x.shape
+        qkv = self.qkv_proj(x).view(batch, seq_len, -1, self.num_heads, self.head_dim)
+        q, *k, v = qkv.permute(2, 0, 3, 1, 4)
+        return q, k[0] if k else q, v
+
+    def _slice(self, start: int, end: int) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of projections `start` to `end` of q, k, v."""
+        rows = slice(start * self.dim, end * self.dim)
+        bias = self.qkv_proj.bias
+        return self.qkv_proj.weight[rows], None if bias is None else bias[rows]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """`[batch, seq_len, n * dim]` -> `[batch, n * heads, seq_len, head_dim]`."""
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+    def _join(self, y: Tensor) -> Tensor:
+        """The output of heads `[batch, heads, seq_len, head_dim]`, `[batch, seq_len, dim]`."""
+        return self.out_proj(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.dim))

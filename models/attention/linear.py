@@ -2,10 +2,14 @@
 
 from torch import Tensor
 
+from ..ops.causal_linear_attention import LinearState, causal_linear_attention
 from ..ops.feature_maps import elu_features
-from ..ops.linear_attention import linear_attention
+from ..ops.linear_attention import linear_attention, read_summary, summarize_keys
 from ..registry import register_attention
 from .base import MultiHeadAttention
+
+# Positive features cannot cancel in the denominator; the guard is only against dividing by zero.
+EPSILON = 1e-6
 
 
 @register_attention("linear")
@@ -13,5 +17,16 @@ class LinearAttention(MultiHeadAttention):
     """Attention with elu + 1 features, O(seq_len) time and memory (Katharopoulos et al. 2020)."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        # Positive features cannot cancel in the denominator; the guard is only against dividing by zero.
-        return linear_attention(elu_features(q), elu_features(k), v, padding_mask, eps=1e-6)
+        return linear_attention(elu_features(q), elu_features(k), v, padding_mask, EPSILON)
+
+    def attend_causal(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: LinearState | None, keep_state: bool
+    ) -> tuple[Tensor, LinearState | None]:
+        y, state = causal_linear_attention(elu_features(q), elu_features(k), v, state=state, eps=EPSILON)
+        return y, state if keep_state else None
+
+    def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return summarize_keys(elu_features(k), v, padding_mask)
+
+    def read(self, q: Tensor, memory: Tensor) -> Tensor:
+        return read_summary(elu_features(q), memory, EPSILON).to(q.dtype)

@@ -55,23 +55,17 @@ class LinformerAttention(MultiHeadAttention):
 
         E (x W + b) is computed as (E x) W + (E 1) b: the projections of keys and values then see k rows, not seq_len.
         """
-        batch, seq_len, dim = x.shape
-        weights = self.qkv_proj.weight.split(dim)
-        biases = self.qkv_proj.bias.split(dim) if self.qkv_proj.bias is not None else (None,) * 3
+        batch, seq_len, _ = x.shape
         real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         ones = x.new_ones(batch, seq_len, 1) if padding_mask is None else (~padding_mask).unsqueeze(-1).to(x.dtype)
         mixed = []
-        projections = (self.key_projection, self.value_projection)
-        for projection, weight, bias in zip(projections, weights[1:], biases[1:], strict=True):
+        for number, projection in enumerate((self.key_projection, self.value_projection), 1):
+            weight, bias = self._slice(number, number + 1)
             along = projection[:, :seq_len]  # [rows, seq_len]
             rows = F.linear(along @ real, weight)  # [batch, rows, dim]
             mixed.append(self._heads(rows if bias is None else rows + (along @ ones) * bias))
         k, v = mixed
-        y = self.attend(self._heads(F.linear(x, weights[0], biases[0])), k, v, None)
-        return self.out_proj(y.transpose(1, 2).reshape(batch, seq_len, dim))
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+        return self._join(self.attend(self._heads(F.linear(x, *self._slice(0, 1))), k, v, None))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Softmax attention; k and v are `[batch, heads, rows, head_dim]`, without padding."""

@@ -4,9 +4,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from ..ops.causal_linear_attention import LinearState, causal_linear_attention
 from ..ops.feature_maps import arccos_features, gaussian_features, l2_normalize, orthogonal_matrices
-from ..ops.linear_attention import linear_attention
+from ..ops.linear_attention import linear_attention, read_summary, summarize_keys
 from ..registry import register_attention
 from .base import MultiHeadAttention
 
@@ -24,7 +26,8 @@ class RandomFeatureAttention(MultiHeadAttention):
     kernel: `gaussian` (sines and cosines, 2 D wide) or `arccos` (ReLU, D wide); num_features: D, random vectors per
     head; pool_size: matrices in the pool; redraw: draw anew in training, or use the evaluation's matrices always;
     orthogonal: rows of a matrix orthogonal in blocks of head_dim; learned_sigma: whether sigma is trained;
-    temperature: the fixed tau. Raises ValueError for fewer than one feature or a pool smaller than num_heads.
+    temperature: the fixed tau; gate: RFA-Gate, which forgets by a learned amount per token and head and looks back
+    alone (section 3.2). Raises ValueError for fewer than one feature or a pool smaller than num_heads.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class RandomFeatureAttention(MultiHeadAttention):
         orthogonal: bool = False,
         learned_sigma: bool = True,
         temperature: float = 1.0,
+        gate: bool = False,
         **shared: object,
     ) -> None:
         super().__init__(dim, num_heads, max_len, **shared)  # type: ignore[arg-type]
@@ -52,6 +56,7 @@ class RandomFeatureAttention(MultiHeadAttention):
         self.temperature, self.redraw = temperature, redraw
         self.features = gaussian_features if kernel == "gaussian" else arccos_features
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim), requires_grad=learned_sigma)
+        self.gate = nn.Linear(dim, num_heads) if gate else None
         self.pool: Tensor
         draw = orthogonal_matrices if orthogonal else torch.randn
         self.register_buffer("pool", draw(pool_size, num_features, self.head_dim))
@@ -62,10 +67,28 @@ class RandomFeatureAttention(MultiHeadAttention):
             return self.pool[torch.randperm(len(self.pool), device=self.pool.device)[: self.num_heads]]
         return self.pool[: self.num_heads]
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        w = self.random_matrices()
+    def _features(self, x: Tensor, w: Tensor) -> Tensor:
         # (sigma * w~) . x = w~ . (sigma * x): scaling x leaves w~ without a gradient, which saves two products.
-        scale = self.sigma / self.temperature
-        phi_q = self.features(l2_normalize(q) * scale, w)  # [batch, heads, seq_len, features]
-        phi_k = self.features(l2_normalize(k) * scale, w)
-        return linear_attention(phi_q, phi_k, v, padding_mask)
+        return self.features(l2_normalize(x) * (self.sigma / self.temperature), w)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        if self.gate is not None:
+            raise ValueError("a gated RFA looks back alone; set gate to false for an encoder")
+        w = self.random_matrices()
+        return linear_attention(self._features(q, w), self._features(k, w), v, padding_mask)
+
+    def attend_causal(
+        self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: LinearState | None, keep_state: bool
+    ) -> tuple[Tensor, LinearState | None]:
+        w = self.random_matrices()
+        log_gate = None if self.gate is None else F.logsigmoid(self.gate(x)).transpose(1, 2)
+        y, state = causal_linear_attention(self._features(q, w), self._features(k, w), v, log_gate, state)
+        return y, state if keep_state else None
+
+    def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        w = self.random_matrices()
+        return summarize_keys(self._features(k, w), v, padding_mask), w
+
+    def read(self, q: Tensor, memory: tuple[Tensor, Tensor]) -> Tensor:
+        summary, w = memory  # the queries need the same random matrices as the keys
+        return read_summary(self._features(q, w), summary).to(q.dtype)

@@ -51,8 +51,13 @@ def causal_linear_attention(
     `[batch, heads, seq_len]`; state: from the segment before; chunk_size: changes time and memory, not the result.
     Returns the outputs, `[batch, heads, seq_len, head_dim]` in the dtype of v, and the state after the last token.
     """
-    seq_len, dtype = v.shape[2], torch.promote_types(v.dtype, torch.float32)
-    sums, weight = state or empty_state(phi_k, v)
+    state = state or empty_state(phi_k, v)
+    seq_len, dtype = v.shape[2], state.sums.dtype
+    if seq_len == 1:
+        gate = None if log_gate is None else log_gate[:, :, 0].exp()
+        y, state = linear_attention_step(phi_q[:, :, 0], phi_k[:, :, 0], v[:, :, 0], state, gate, eps)
+        return y.unsqueeze(2), state
+    sums, weight = state
     with torch.autocast(v.device.type, enabled=False):
         values = F.pad(v.to(dtype), (0, 1), value=1.0)
         if log_gate is not None:
@@ -109,17 +114,20 @@ def linear_attention_step(
     """One token: the state is updated with it, then read; the same time and memory however many came before.
 
     phi_q, phi_k: `[batch, heads, features]`; v: `[batch, heads, head_dim]`; gate: g_t, `[batch, heads]`.
-    Returns the output, `[batch, heads, head_dim]`, and the new state.
+    Returns the output, `[batch, heads, head_dim]`, and the new state; under inference_mode the old one is overwritten,
+    which spares a copy of it per token.
     """
     sums, weight = state
     values = F.pad(v.to(sums.dtype), (0, 1), value=1.0)
-    update = phi_k.to(sums.dtype).unsqueeze(-1) * values.unsqueeze(-2)
-    if gate is None:
-        sums, weight = sums + update, weight + 1.0
-    else:
+    if gate is not None:
         g = gate.to(sums.dtype)
-        sums = g[..., None, None] * sums + (1.0 - g)[..., None, None] * update
+        values = values * (1.0 - g).unsqueeze(-1)
         weight = g * weight + (1.0 - g)
+        sums = sums.mul_(g[..., None, None]) if torch.is_inference_mode_enabled() else sums * g[..., None, None]
+    else:
+        weight = weight + 1.0
+    k, values = phi_k.to(sums.dtype).unsqueeze(-1), values.unsqueeze(-2)
+    sums = sums.addcmul_(k, values) if torch.is_inference_mode_enabled() else sums + k * values
     out = (phi_q.to(sums.dtype).unsqueeze(-2) @ sums).squeeze(-2)
     floor = eps * weight.clamp_max(1.0).unsqueeze(-1)
     return (out[..., :-1] / torch.maximum(out[..., -1:], floor)).to(v.dtype), LinearState(sums, weight)

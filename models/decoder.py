@@ -1,0 +1,125 @@
+"""Decoder-only transformer around any attention with a causal form, and generation with constant or growing state."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .attention.base import MultiHeadAttention
+from .encoder import Block, sinusoidal_positions
+from .registry import build_attention
+
+States = list[Any]
+
+
+class DecoderBlock(Block):
+    """The encoder's block with causal attention, and a state instead of a padding mask."""
+
+    attention: MultiHeadAttention
+
+    def step(self, x: Tensor, state: Any, keep_state: bool) -> tuple[Tensor, Any]:
+        """x: `[batch, seq_len, dim]` after the tokens of `state`; returns its shape and the state after it."""
+        mixed, state = self.attention.causal(self.attention_norm(x), state, keep_state)
+        x = x + self.dropout(mixed)
+        return x + self.mlp(self.mlp_norm(x)), state
+
+
+class LanguageModel(nn.Module):
+    """Next-token logits; the embedding is the output layer too (Press and Wolf 2017). Built by `build_decoder`."""
+
+    def __init__(
+        self,
+        blocks: list[DecoderBlock],
+        *,
+        vocab_size: int,
+        dim: int,
+        max_len: int,
+        positions: Literal["learned", "sinusoidal"],
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.dim, self.max_len = dim, max_len
+        self.embedding = nn.Embedding(vocab_size, dim)
+        nn.init.normal_(self.embedding.weight, std=dim**-0.5)
+        if positions == "learned":
+            self.positions: Tensor = nn.Parameter(torch.randn(max_len, dim) * 0.02)
+        else:
+            self.register_buffer("positions", sinusoidal_positions(max_len, dim), persistent=False)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(dim)
+
+    def forward(
+        self, tokens: Tensor, states: States | None = None, start: int = 0, keep_state: bool = False
+    ) -> tuple[Tensor, States | None]:
+        """tokens: `[batch, seq_len]` ids at positions `start` and after; states: of the blocks, for what lies before.
+
+        Returns logits `[batch, seq_len, vocab_size]` and, with keep_state, the states after the last token. Raises
+        ValueError for positions beyond max_len.
+        """
+        end = start + tokens.shape[1]
+        if end > self.max_len:
+            raise ValueError(f"{end} tokens; this decoder takes at most {self.max_len}")
+        x = self.dropout(self.embedding(tokens) * math.sqrt(self.dim) + self.positions[start:end])
+        after: States = []
+        for block, state in zip(self.blocks, states or [None] * len(self.blocks), strict=True):
+            assert isinstance(block, DecoderBlock)
+            x, state = block.step(x, state, keep_state)
+            after.append(state)
+        return self.norm(x) @ self.embedding.weight.T, after if keep_state else None
+
+    def generate(self, prompt: Tensor, steps: int) -> Tensor:
+        """Greedy continuation of `prompt`, `[batch, length]`, by `steps` tokens; returns `[batch, length + steps]`.
+
+        The prompt is read in parallel, then every token costs one pass over itself and the states.
+        """
+        tokens = [prompt]
+        with torch.inference_mode():
+            logits, states = self(prompt, keep_state=True)
+            for number in range(steps):
+                tokens.append(logits[:, -1:].argmax(dim=-1))
+                if number < steps - 1:
+                    logits, states = self(tokens[-1], states, prompt.shape[1] + number, keep_state=True)
+        return torch.cat(tokens, dim=1)
+
+
+def build_decoder(
+    attention: str,
+    *,
+    vocab_size: int,
+    max_len: int,
+    dim: int = 64,
+    num_heads: int = 2,
+    num_layers: int = 2,
+    mlp_dim: int = 128,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    attention_bias: bool = True,
+    positions: Literal["learned", "sinusoidal"] = "sinusoidal",
+    **settings: Any,
+) -> LanguageModel:
+    """A decoder-only language model with the named attention in every layer.
+
+    Arguments as for `build_encoder`. Raises UnknownAttention or ValueError as `build_attention` does, TypeError for
+    an attention without a causal form.
+
+    >>> model = build_decoder("rfa", vocab_size=257, max_len=512, gate=True)
+    >>> logits, _ = model(tokens)
+    >>> longer = model.generate(tokens[:, :8], steps=100)
+    """
+    blocks = []
+    for _ in range(num_layers):
+        layer = build_attention(
+            attention,
+            dim=dim,
+            num_heads=num_heads,
+            max_len=max_len,
+            dropout=attention_dropout,
+            bias=attention_bias,
+            **settings,
+        )
+        if not isinstance(layer, MultiHeadAttention) or not layer.has_causal_form:
+            raise TypeError(f"attention {attention!r} has no causal form")
+        blocks.append(DecoderBlock(layer, dim, mlp_dim, dropout))
+    return LanguageModel(blocks, vocab_size=vocab_size, dim=dim, max_len=max_len, positions=positions, dropout=dropout)
