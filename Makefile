@@ -9,7 +9,7 @@ OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $
 	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
 OUT_OPTION = $(if $(OUT),--out $(OUT))
 
-.PHONY: help setup bench profile reference leaderboard bench-attention bench-trainer bench-listops bench-retrieval bench-batching test \
+.PHONY: help setup bench profile reference leaderboard bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
 	test-all lint
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make reference DATA=dir DEVICE=cuda    the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | test | test-all | lint"
 	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
+	@echo "make decode                          token by token: a cache of keys against RFA's constant state"
 	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
 
 setup: $(READY)
@@ -50,6 +51,9 @@ $(VENV)/.peers: $(READY)
 
 bench-attention: $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.attention $(OUT_OPTION) $(ARGS)
+
+decode: $(READY)
+	@$(BIN)/python -m benchmarks.decode $(OUT_OPTION) $(ARGS)
 
 bench-trainer: $(READY)
 	@$(BIN)/python -m benchmarks.trainer_overhead $(ARGS)

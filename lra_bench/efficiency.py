@@ -28,6 +28,11 @@ COLUMNS = (
     " speed_vs_softmax memory_vs_softmax speed_vs_sdpa matmul_share peak_reserved_mb params reason"
     " task protocol overrides settings batch_size threads precision compiled torch python commit"
 ).split()
+CPU_NOTE = (
+    " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
+    " through the full matrix; and steps of more than an eighth of the free memory return what they free to the"
+    " system, which makes them slower.\n"
+)
 MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
 
 
@@ -244,7 +249,8 @@ def _markdown(group: Group) -> str:
         f"Median steps on random tokens; {first.machine.precision} on {first.machine.threads} threads of torch"
         f" {first.machine.torch}; training {'compiled' if compiled == [True] else 'eager'};"
         f" commit {', '.join(commits)}. Exponent: slope of the logarithms, from 2,048 on. A large matrix product"
-        f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here.\n"
+        f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."
+        + (CPU_NOTE if first.config.device == "cpu" else "\n")
     )
     return "\n".join(parts)
 

@@ -40,8 +40,7 @@ def run_module(module: str, plan: str, seconds: float | None = None) -> Ending:
         stdin=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # The memory trace warns of tensors older than itself; huge pages spare a CPU most page faults of large tensors.
-        env={"TORCH_CPP_LOG_LEVEL": "ERROR", "THP_MEM_ALLOC_ENABLE": "1", **os.environ},
+        env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},  # the memory trace warns of tensors older than itself
     )
     stopped: Literal["", "user", "time"] = ""
     try:

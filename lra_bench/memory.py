@@ -22,9 +22,9 @@ def keep_freed_memory(needed: int = 0) -> bool:
     """Let the C library keep what tensors free, as torch does on CUDA, instead of returning it to the kernel.
 
     By default glibc maps every large tensor anew, and the kernel zeroes its pages on first touch: a third and more of
-    an attention layer's time on a CPU (docs/performance.md). The process then stays as large as it once was, and
-    kept blocks may lie apart from each other; so a step of `needed` bytes keeps none where that is more than an eighth
-    of what is free, and has only the huge pages that `isolated.run_module` asks for.
+    an attention layer's time on a CPU (docs/performance.md). The process then stays as large as it once was, or larger,
+    since glibc does not fit an aligned block into the place of one of the same size: a step of `needed` bytes keeps
+    none where that is more than an eighth of what is free.
 
     Returns whether memory is kept: not with another C library, and MALLOC_ variables of the user's stay in force.
     """

@@ -27,10 +27,11 @@ TIMED_STEPS = {"cpu": 10, "cuda": 30}
 def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = math.inf) -> tuple[float, float]:
     """Median and interquartile range of a step's time in milliseconds, after warm-up.
 
-    seconds: on a CPU, once so much time is spent three timed steps are enough.
+    seconds: on a CPU, once so much time is spent three timed steps are enough, and nothing more is run to warm up.
     """
-    for _ in range(WARMUP_STEPS[device.type]):
-        step()
+    if device.type == "cuda" or seconds == math.inf:
+        for _ in range(WARMUP_STEPS[device.type]):
+            step()
     count = TIMED_STEPS[device.type]
     if device.type == "cuda":
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
