@@ -87,8 +87,7 @@ def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: floa
     with torch.inference_mode(), accelerator.autocast():
         with PeakMemory(accelerator.device) as memory:
             model = build_model(config).to(accelerator.device).eval()
-            for _ in range(2):
-                model(*batch.model_inputs())
+            model(*batch.model_inputs())
         timing = time_steps(lambda: model(*batch.model_inputs()), accelerator.device, seconds)
     return _profile("inference", config, batch, timing, memory)
 
