@@ -51,8 +51,10 @@ def test_an_attention_that_does_not_compile_runs_without(
     assert error.count("\n") == 1
 
 
-def test_a_compiled_run_learns_what_an_eager_one_learns(accelerator: Accelerator, tmp_path: Path) -> None:
-    task = load_task("text", "embedded", 64)
+def test_a_compiled_run_learns_what_an_eager_one_learns(
+    accelerator: Accelerator, reviews: Path, tmp_path: Path
+) -> None:
+    task = load_task("text", reviews, 64)
     curves = []
     for compile_ in (False, True):
         config = tiny("rfa", train__compile=compile_, attention__redraw=False, train__steps=8)
