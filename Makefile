@@ -39,7 +39,7 @@ profile: $(READY)
 # The whole grid at the published step counts, a slice a call: the same command goes on until all is done.
 ZOO := softmax,sdpa,rfa,linformer,performer,reformer,linear
 reference: $(READY)
-	@$(BIN)/lra-bench bench --models $(ZOO) --protocol compact --out results/reference/run --minutes 9 $(OPTIONS)
+	@$(BIN)/lra-bench bench --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)
 
 leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)

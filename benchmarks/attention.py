@@ -209,8 +209,7 @@ def main() -> None:
     parser.add_argument("--system-malloc", action="store_true", help="leave the C library's allocator as it is")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
-    if not arguments.system_malloc:
-        keep_freed_memory()
+    kept = not arguments.system_malloc and keep_freed_memory()
     only = [name for name in arguments.layers.split(",") if name]
     device = torch.device(arguments.device)
     rows: list[dict[str, object]] = []
@@ -220,17 +219,17 @@ def main() -> None:
             frame = pd.DataFrame(rows)
             print(frame[(frame["shape"] == shape) & (frame["seq_len"] == seq_len)].round(2).to_string(), flush=True)
             torch.compiler.reset()
-    frame["allocator"] = "system" if arguments.system_malloc else "kept"
+    frame["allocator"] = "kept" if kept else "system"
     if arguments.out:
-        write(arguments.out, frame)
+        write(arguments.out, frame, arguments.device)
 
 
-def write(folder: Path, frame: pd.DataFrame) -> None:
+def write(folder: Path, frame: pd.DataFrame, device: str) -> None:
     """Add the rows, with machine and commit, to attention.csv under `folder`."""
-    machine, code = describe_machine("cuda" if torch.cuda.is_available() else "cpu", "fp32"), describe_code()
+    machine, code = describe_machine(device, "fp32"), describe_code()
     frame.insert(0, "device", machine.device)
     frame["threads"], frame["torch"] = machine.threads, machine.torch
-    frame["commit"] = code.commit[:12] + ("-dirty" if code.dirty else "")
+    frame["commit"] = code.short
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "attention.csv"
     frame.to_csv(path, mode="a", header=not path.exists(), index=False, float_format="%.2f")

@@ -1,7 +1,7 @@
 """Decoding token by token: softmax with a cache of keys and values against RFA's state of constant size.
 
 One self-attention layer with its projections generates `length` tokens, each from the one before, in alternation; what
-the paper's figure draws. Speed is tokens a second over the whole generation, memory the most that tensors held.
+the paper's figure draws. Speed is tokens a second over the whole generation, memory the size of the state at its end.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def main() -> None:
     if arguments.out:
         machine, code = describe_machine(arguments.device, "fp32"), describe_code()
         frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch)
-        frame["commit"] = code.commit[:12] + ("-dirty" if code.dirty else "")
+        frame["commit"] = code.short
         arguments.out.mkdir(parents=True, exist_ok=True)
         frame.to_csv(arguments.out / "decode.csv", index=False, float_format="%.3f")
     chosen = frame[(frame["model"] == "rfa") & (frame["length"] == 2048)]

@@ -7,7 +7,6 @@ alone and so that peak memory is that of a process which did nothing else.
 from __future__ import annotations
 
 import sys
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +49,7 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
 
 def run_cell(plan: CellPlan) -> Record:
     """Run the cell and write its record, whatever happens short of the process being killed."""
-    from .memory import is_out_of_memory
+    from .memory import failure
     from .trainer import Diverged
 
     outcome: dict[str, Any] = {}
@@ -58,15 +57,11 @@ def run_cell(plan: CellPlan) -> Record:
         _run(plan, outcome)
         outcome["status"] = "ok"
     except KeyboardInterrupt:
-        outcome |= {"status": "interrupted", "reason": "stopped by the user; the same command goes on from here"}
+        outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
     except Diverged as error:
         outcome |= {"status": "diverged", "reason": str(error)}
     except (Exception, SystemExit) as error:
-        out_of_memory = is_out_of_memory(error)
-        if not out_of_memory:
-            traceback.print_exc()
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        outcome |= {"status": "oom" if out_of_memory else "failed", "reason": reason}
+        outcome |= failure(error)
     record = plan.record.model_copy(update={**outcome, "created": now()})
     write_record(plan.out, record)
     if record.status == "ok":
@@ -93,11 +88,11 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     with suppress(Exception):
         estimate = estimate_step(config)
         outcome["flops_per_step"] = estimate.flops
-    if estimate and config.device == "cpu":
-        check_room(estimate.memory_bytes)
     if config.device == "cpu":
+        needed = estimate.memory_bytes if estimate else 0
+        check_room(needed)
         limit_address_space()
-    keep_freed_memory(estimate.memory_bytes if estimate else 0)
+        keep_freed_memory(needed)
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )

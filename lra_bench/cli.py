@@ -131,9 +131,14 @@ def profile(
         for part in parts
     ]
     try:
-        profile_lengths(configs, out)
-    finally:
+        records = profile_lengths(configs, out)
+    except KeyboardInterrupt:
         _efficiency(out)
+        raise
+    _efficiency(out)
+    # Out of memory is a result here; anything else that ended a cell is not.
+    if any(record.status not in ("ok", "oom") for record in records):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -21,7 +21,7 @@ from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan
 from .published import published_length_ratios
-from .records import Mode, ProfileRecord, now, read_record, record_path, write_record
+from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
 
 COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
@@ -46,6 +46,7 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
 
     from .profiler import matmul_rate
 
+    check_writable(out / "profiles")
     records: list[ProfileRecord] = []
     exhausted: dict[tuple[str, Mode], int] = {}
     ordered = sorted(configs, key=lambda c: c.data.max_len)
@@ -210,7 +211,7 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
         "compiled": r.machine.compiled,
         "torch": r.machine.torch,
         "python": r.machine.python,
-        "commit": r.code.commit[:12] + ("-dirty" if r.code.dirty else ""),
+        "commit": r.code.short,
         **{name: None if value is None else round(value, 3) for name, value in figures.items()},
     }
 
@@ -244,7 +245,7 @@ def _markdown(group: Group) -> str:
     parts.append(_relative(group))
     first = group.first
     compiled = sorted({r.machine.compiled for r in group.records if r.mode == "train" and r.profile})
-    commits = sorted({str(_row(group, r)["commit"]) for r in group.records})
+    commits = sorted({r.code.short for r in group.records})
     parts.append(
         f"Median steps on random tokens; {first.machine.precision} on {first.machine.threads} threads of torch"
         f" {first.machine.torch}; training {'compiled' if compiled == [True] else 'eager'};"

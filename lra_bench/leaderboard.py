@@ -75,7 +75,7 @@ def _row(table: Table, entry: Entry) -> dict[str, Any]:
         "compiled": r.machine.compiled,
         "torch": r.machine.torch,
         "python": r.machine.python,
-        "commit": r.code.commit[:12] + ("-dirty" if r.code.dirty else ""),
+        "commit": r.code.short,
         "fingerprint": r.data.fingerprint[:12],
     }
 

@@ -30,6 +30,11 @@ class Code(BaseModel, extra="forbid", frozen=True):
     commit: str
     dirty: bool
 
+    @property
+    def short(self) -> str:
+        """For a table: the first digits, and whether there were changes."""
+        return self.commit[:12] + ("-dirty" if self.dirty else "")
+
 
 def cpu_name() -> str:
     """The processor's own name, as Linux tells it, else what platform says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import traceback
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -114,6 +115,15 @@ def check_room(needed: int) -> None:
     free = psutil.virtual_memory().available
     if needed > free:
         raise MemoryError(f"estimated {needed / 2**30:.1f} GB for a training step; {free / 2**30:.1f} GB are free")
+
+
+def failure(error: BaseException) -> dict[str, str]:
+    """Status and reason that `error` gives a cell's record; what is not want of memory has its traceback printed."""
+    out_of_memory = is_out_of_memory(error)
+    if not out_of_memory:
+        traceback.print_exception(error)
+    reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return {"status": "oom" if out_of_memory else "failed", "reason": reason}
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-import traceback
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,9 @@ from pydantic import BaseModel
 from .isolated import limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import Mode, ProfileRecord, now, write_record
+
+# A cell that takes longer than this for its timed steps stops after three of them.
+PROFILE_SECONDS = 3.0
 
 
 class ProfilePlan(BaseModel, extra="forbid", frozen=True):
@@ -29,7 +31,7 @@ def profile_cell(plan: ProfilePlan) -> None:
 
     from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
-    from .memory import check_room, is_out_of_memory, keep_freed_memory
+    from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
 
     config = plan.records[0].config
@@ -37,14 +39,14 @@ def profile_cell(plan: ProfilePlan) -> None:
     accelerator = Accelerator(
         cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
     )
-    if config.device == "cpu":
-        limit_address_space()
     estimates: dict[Mode, Estimate] = {}
     for record in plan.records:
         # An attention may need real values; then its operations stay unknown, but it is measured all the same.
         with suppress(Exception):
             estimates[record.mode] = estimate_step(config, record.mode)
-    keep_freed_memory(max((e.memory_bytes for e in estimates.values()), default=0))
+    if config.device == "cpu":
+        limit_address_space()
+        keep_freed_memory(max((e.memory_bytes for e in estimates.values()), default=0))
     for record in plan.records:
         outcome: dict[str, object] = {"params": count_parameters(config)}
         try:
@@ -60,19 +62,11 @@ def profile_cell(plan: ProfilePlan) -> None:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS)
             outcome |= {"status": "ok", "reason": ""}
         except Exception as error:
-            out_of_memory = is_out_of_memory(error)
-            if not out_of_memory:
-                traceback.print_exc()
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-            outcome |= {"status": "oom" if out_of_memory else "failed", "reason": reason}
+            outcome |= failure(error)
             accelerator.free_memory()
             torch.compiler.reset()
-            gc.collect()  # the failed step's tensors hang on the traceback
+        gc.collect()  # a failed step's tensors hang on its traceback, which is gone only now
         write_record(plan.out, record.model_copy(update={**outcome, "created": now()}))
-
-
-# A cell that takes longer than this for its timed steps stops after three of them.
-PROFILE_SECONDS = 3.0
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -146,6 +147,13 @@ def now() -> str:
 def record_path(out: Path, name: str, schema: type[Record] | type[ProfileRecord] = Record) -> Path:
     """Where the record of run `name` lies under the results folder `out`."""
     return out / FOLDERS[schema] / f"{name}.json"
+
+
+def check_writable(folder: Path) -> None:
+    """Make `folder` and find out now, not after an hour of training, whether files can be written there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def write_record(out: Path, record: Record | ProfileRecord) -> Path:

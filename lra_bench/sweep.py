@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from .config import ConfigError, DataConfig, RunConfig, resolve
 from .isolated import run_module
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
-from .records import DataRecord, Record, now, read_record, record_path, run_id, write_record
+from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id, write_record
 
 
 def plan_cell(config: RunConfig, data: DataRecord, out: Path) -> CellPlan:
@@ -97,7 +96,7 @@ def run_cells(
     before the first run when `out` cannot be written or a task's data not be had. On Ctrl-C the cell that runs ends as
     interrupted and KeyboardInterrupt goes on to the caller.
     """
-    _check_writable(out / "runs")
+    check_writable(out / "runs")
     started = time.monotonic()
     known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
@@ -128,13 +127,6 @@ def run_cells(
         records.append(run_isolated(plan, left))
         _say(_summary(records[-1]))
     return records
-
-
-def _check_writable(folder: Path) -> None:
-    """Make `folder` and find out now, not after an hour of training, whether files can be written there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
 
 
 def run_isolated(plan: CellPlan, seconds: float | None = None) -> Record:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention.base import MultiHeadAttention
-from .encoder import Block, sinusoidal_positions
-from .registry import build_attention
+from .encoder import Block, build_layers, sinusoidal_positions
 
 States = list[Any]
 
@@ -108,17 +107,18 @@ def build_decoder(
     >>> logits, _ = model(tokens)
     >>> longer = model.generate(tokens[:, :8], steps=100)
     """
+    layers = build_layers(
+        attention,
+        num_layers,
+        dim=dim,
+        num_heads=num_heads,
+        max_len=max_len,
+        dropout=attention_dropout,
+        bias=attention_bias,
+        **settings,
+    )
     blocks = []
-    for _ in range(num_layers):
-        layer = build_attention(
-            attention,
-            dim=dim,
-            num_heads=num_heads,
-            max_len=max_len,
-            dropout=attention_dropout,
-            bias=attention_bias,
-            **settings,
-        )
+    for layer in layers:
         if not isinstance(layer, MultiHeadAttention) or not layer.has_causal_form:
             raise TypeError(f"attention {attention!r} has no causal form")
         blocks.append(DecoderBlock(layer, dim, mlp_dim, dropout))

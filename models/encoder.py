@@ -86,6 +86,16 @@ class Encoder(nn.Module):
         return self.norm(x), padding_mask
 
 
+def build_layers(attention: str, num_layers: int, **arguments: Any) -> list[nn.Module]:
+    """The attention of every layer, sharing what the variant shares among layers; arguments as `build_attention`'s."""
+    layers = [build_attention(attention, **arguments) for _ in range(num_layers)]
+    first = layers[0]
+    for later in layers[1:]:
+        if isinstance(first, MultiHeadAttention) and isinstance(later, MultiHeadAttention):
+            later.share_with(first)
+    return layers
+
+
 def build_encoder(
     attention: str,
     *,
@@ -113,26 +123,17 @@ def build_encoder(
     >>> encoder = build_encoder("rfa", vocab_size=257, max_len=4000, num_features=128)
     >>> hidden, mask = encoder(tokens, padding_mask)
     """
-    blocks = [
-        Block(
-            build_attention(
-                attention,
-                dim=dim,
-                num_heads=num_heads,
-                max_len=max_len + int(cls_token),
-                dropout=attention_dropout,
-                bias=attention_bias,
-                **settings,
-            ),
-            dim,
-            mlp_dim,
-            dropout,
-        )
-        for _ in range(num_layers)
-    ]
-    layers = [block.attention for block in blocks if isinstance(block.attention, MultiHeadAttention)]
-    for later in layers[1:]:
-        later.share_with(layers[0])
+    layers = build_layers(
+        attention,
+        num_layers,
+        dim=dim,
+        num_heads=num_heads,
+        max_len=max_len + int(cls_token),
+        dropout=attention_dropout,
+        bias=attention_bias,
+        **settings,
+    )
+    blocks = [Block(layer, dim, mlp_dim, dropout) for layer in layers]
     return Encoder(
         blocks,
         vocab_size=vocab_size,

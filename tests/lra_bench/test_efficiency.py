@@ -109,7 +109,7 @@ def test_a_crashing_plugin_is_a_row(tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--plugin", plugin, "--models", "crash,linear", "--lengths", "64", "--out", out, *SMALL)
     done = lra_bench("profile", *options)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     table = pd.read_csv(out / "efficiency.csv").set_index(["model", "mode"])
     assert table.loc[("crash", "inference"), "status"] == "ok"
     assert table.loc[("crash", "train"), "status"] == "failed"
@@ -175,7 +175,7 @@ def test_an_ending_says_what_happened() -> None:
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "results" / "reference").iterdir()), ids=lambda p: p.name)
 def test_reference_results_are_what_their_records_give(folder: Path, tmp_path: Path) -> None:
-    for kind in ("runs", "profiles"):
+    for kind in {"runs", "profiles"} & {p.name for p in folder.iterdir()}:
         shutil.copytree(folder / kind, tmp_path / kind)
     done = lra_bench("leaderboard", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
