@@ -212,16 +212,14 @@ def main() -> None:
     kept = not arguments.system_malloc and keep_freed_memory()
     only = [name for name in arguments.layers.split(",") if name]
     device = torch.device(arguments.device)
-    rows: list[dict[str, object]] = []
     for shape in arguments.shapes.split(","):
         for seq_len in map(int, arguments.lengths.split(",")):
-            rows += measure(shape, seq_len, device, arguments.rounds, only)
-            frame = pd.DataFrame(rows)
-            print(frame[(frame["shape"] == shape) & (frame["seq_len"] == seq_len)].round(2).to_string(), flush=True)
+            frame = pd.DataFrame(measure(shape, seq_len, device, arguments.rounds, only))
+            print(frame.round(2).to_string(), flush=True)
             torch.compiler.reset()
-    frame["allocator"] = "kept" if kept else "system"
-    if arguments.out:
-        write(arguments.out, frame, arguments.device)
+            frame["allocator"] = "kept" if kept else "system"
+            if arguments.out:
+                write(arguments.out, frame, arguments.device)
 
 
 def write(folder: Path, frame: pd.DataFrame, device: str) -> None:
