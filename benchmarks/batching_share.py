@@ -13,9 +13,9 @@ from statistics import median
 import torch
 from accelerate import Accelerator
 
-from lra_bench.batching import DeviceSplit, TrainingOrder
-from lra_bench.build import build_model
-from lra_bench.config import resolve
+from lra_bench.batching import TrainingOrder
+from lra_bench.objectives import objective_of
+from lra_bench.resolve import resolve
 from lra_bench.trainer import TrainingStep
 from tasks import load_task
 
@@ -29,9 +29,10 @@ def main() -> None:
     config = resolve("text", "rfa", "compact", device=device, overrides={"train.precision": "fp32"})
     task = load_task("text", arguments.data, config.data.max_len)
     accelerator = Accelerator(cpu=device == "cpu")
-    data = DeviceSplit(task.train, config.data.max_len, accelerator.device)
+    objective = objective_of(config)
+    data = objective.on_device(task.train, accelerator.device)
     order = TrainingOrder(len(task.train), config.train.batch_size, config.seed)
-    step = TrainingStep(build_model(config).to(accelerator.device).train(), config, accelerator)
+    step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator)
     gathering, training = [], []
     for number in range(arguments.steps + 2):
         started = time.perf_counter()

@@ -20,8 +20,9 @@ from torch.nn import functional as F
 
 from lra_bench.batching import Batch
 from lra_bench.build import build_model
-from lra_bench.config import RunConfig, resolve
+from lra_bench.config import RunConfig
 from lra_bench.optim import build_optimizer, build_schedule
+from lra_bench.resolve import resolve
 from lra_bench.trainer import Trainer, TrainingStep
 from tasks import Task, load_task
 
@@ -37,7 +38,7 @@ class Alternating:
         self.twin_schedule = build_schedule(self.twin_optimizer, config.train)
         self.bare_seconds = 0.0
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: Batch) -> Tensor:
         self._wait()
         started = time.perf_counter()
         self.twin_optimizer.zero_grad(set_to_none=True)

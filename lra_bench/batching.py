@@ -33,13 +33,19 @@ class DeviceSplit:
 
     The tokens lie on the device where they take less than a quarter of its free memory; otherwise they stay in host
     memory, batches are gathered there and copied over without waiting. resident: decide otherwise; trim: cut batches
-    to their longest sequence, or leave all max_len long.
+    to their longest sequence rounded up to `multiple`, or leave all max_len long.
     """
 
     def __init__(
-        self, split: Split, max_len: int, device: torch.device, resident: bool | None = None, trim: bool = True
+        self,
+        split: Split,
+        max_len: int,
+        device: torch.device,
+        resident: bool | None = None,
+        trim: bool = True,
+        multiple: int = LENGTH_MULTIPLE,
     ) -> None:
-        self.split, self._max_len, self._device, self._trim = split, max_len, device, trim
+        self.split, self._max_len, self._device, self._trim, self._multiple = split, max_len, device, trim, multiple
         stores = {id(s.tokens): s.tokens for s in split.inputs}
         self.resident = _fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
         home = device if self.resident else torch.device("cpu")
@@ -55,7 +61,7 @@ class DeviceSplit:
         return len(self.split)
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
-        """The examples at `indices`, padded with 0 to their longest, rounded up to LENGTH_MULTIPLE or max_len."""
+        """The examples at `indices`, padded with 0 to their longest, rounded up to `multiple` or max_len."""
         # Lengths are known on the host too, so that choosing the shape does not wait for the device.
         chosen = torch.from_numpy(indices).to(self._labels.device, non_blocking=True)
         gathered = [
@@ -75,7 +81,7 @@ class DeviceSplit:
         if not self._trim:
             return self._max_len
         longest = max(1, int(sequences.lengths[indices].max()))
-        return min(-(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE, self._max_len)
+        return min(-(-longest // self._multiple) * self._multiple, self._max_len)
 
     def by_length(self, batch_size: int) -> list[NDArray[np.int64]]:
         """Every example once, similar lengths together: the cheapest order where order does not matter."""

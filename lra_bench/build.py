@@ -7,41 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
-from models import Classifier, build_classifier
-from tasks import task_spec
-
-from .batching import Batch
 from .config import AttentionConfig, RunConfig
+from .objectives import objective_of
 from .records import Mode
 
 
-def build_model(config: RunConfig) -> Classifier:
-    """The classifier that `config` describes, newly initialised from torch's seeded generator."""
-    task = task_spec(config.task)
-    return build_classifier(
-        config.attention.name,
-        vocab_size=task.vocab_size,
-        num_classes=task.num_classes,
-        num_inputs=task.num_inputs,
-        max_len=config.data.max_len,
-        **config.model.model_dump(),
-        **config.attention.settings,
-    )
-
-
-def random_batch(config: RunConfig) -> Batch:
-    """A full batch of full-length random tokens on torch's current default device."""
-    task, shape = task_spec(config.task), (config.train.batch_size, config.data.max_len)
-    tokens = tuple(torch.randint(1, task.vocab_size, shape) for _ in range(task.num_inputs))
-    masks = tuple(torch.zeros(shape, dtype=torch.bool) for _ in range(task.num_inputs))
-    return Batch(tokens, masks, torch.randint(task.num_classes, shape[:1]))
+def build_model(config: RunConfig) -> nn.Module:
+    """The model that `config` describes, newly initialised from torch's seeded generator."""
+    return objective_of(config).build_model()
 
 
 def count_parameters(config: RunConfig) -> int:
@@ -101,15 +80,16 @@ def estimate_step(config: RunConfig, mode: Mode = "train") -> Estimate:
     """
     counter = FlopCounterMode(display=False, custom_mapping=_cpu_attention_flops())
     with FakeTensorMode(), torch.device(config.device), _LiveMemory() as memory, counter:
-        model = build_model(config).train(mode == "train")
-        batch = random_batch(config)
+        objective = objective_of(config)
+        model = objective.build_model().train(mode == "train")
+        batch = objective.random_batch()
         moments = 0
         if mode == "train":
-            F.cross_entropy(model(*batch.model_inputs()), batch.labels).backward()
+            objective.loss(objective.outputs(model, batch), batch).backward()
             moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
         else:
             with torch.no_grad():
-                model(*batch.model_inputs())
+                objective.outputs(model, batch)
     return Estimate(memory_bytes=memory.peak + moments, flops=counter.get_total_flops())
 
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from tasks import Task, load_task, trivial_baselines
+from tasks import Metric, Task, load_task, trivial_baselines
 
 from .config import RunConfig
 from .isolated import limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
-from .records import DataRecord, Record, Result, now, write_record
+from .records import DataRecord, Record, Result, Score, now, write_record
+
+if TYPE_CHECKING:
+    from .objectives import Evaluation
+    from .trainer import Progress
 
 
 class CellPlan(BaseModel, extra="forbid", frozen=True):
@@ -43,7 +47,7 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
         train_size=len(task.train),
         validation_size=len(task.validation.sample(config.data.validation_items)),
         test_size=len(test),
-        baselines=trivial_baselines(config.task, task.train, test),
+        baselines=trivial_baselines(config.task, task.train, test, task.tokenizer),
     )
 
 
@@ -117,12 +121,28 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
             "loss_curve": progress.loss_curve,
             "validation_curve": progress.validation_curve,
         }
-    correct, count, last_accuracy = trainer.test()
-    outcome["result"] = Result.of(
-        correct,
-        count,
-        last_accuracy=last_accuracy,
-        validation_accuracy=progress.best_accuracy,
+    evaluation, last = trainer.test()
+    outcome["result"] = result_of(task.metric, evaluation, last, progress)
+
+
+def result_of(metric: Metric, test: Evaluation, last: float, progress: Progress) -> Result | Score:
+    """The record's figures; last: the last weights' score on test."""
+    assert progress.best_score is not None
+    if test.correct is not None and test.interval is not None:
+        return Result(
+            accuracy=test.value,
+            ci95=test.interval,
+            correct=test.correct,
+            last_accuracy=last,
+            validation_accuracy=progress.best_score,
+            best_step=progress.best_step,
+        )
+    return Score(
+        metric=metric,
+        score=test.value,
+        ci95=test.interval,
+        last_score=last,
+        validation_score=progress.best_score,
         best_step=progress.best_step,
     )
 

@@ -45,7 +45,9 @@ Force = Annotated[bool, typer.Option("--force", help="Run again what is finished
 
 @app.command()
 def bench(
-    task: Annotated[str, typer.Option(help="Task, or several separated by commas; by default all.")] = "",
+    task: Annotated[
+        str, typer.Option(help="Task, or several separated by commas; by default the Long Range Arena's.")
+    ] = "",
     models: Annotated[str, typer.Option(help="Models, separated by commas.")] = "softmax,sdpa,rfa",
     protocol: Protocol = None,
     data: Data = "auto",
@@ -59,9 +61,7 @@ def bench(
     force: Force = False,
 ) -> None:
     """Run tasks x models x seeds, then make the leaderboard and the plots."""
-    from .config import names
-
-    tasks = _split(task) or names("tasks")
+    tasks = _split(task) or _arena()
     configs = _resolve(tasks, _split(models), protocol, range(seeds), data, device, settings, plugin, compile_)
     _run(configs, out, force, minutes)
 
@@ -153,17 +153,24 @@ def leaderboard(out: Out = Path("results")) -> None:
 
 @app.command("list")
 def list_() -> None:
-    """Show tasks, models and protocols."""
+    """Show tasks, models and protocols; of models also which tasks their attention is fit for."""
     import yaml
 
-    from .config import CONFIGS, names
+    from .resolve import CONFIGS, fitting_kinds, names
 
     for kind in ("tasks", "models", "protocols"):
         print(kind)
         for name in names(kind):
             entry = yaml.safe_load((CONFIGS / kind / f"{name}.yaml").read_text(encoding="utf-8"))
             paper = f" [{entry['paper']}]" if entry.get("paper") else ""
-            print(f"  {name:<12} {entry['description']}{paper}")
+            fit = f"; for {', '.join(fitting_kinds(name))}" if kind == "models" else ""
+            print(f"  {name:<16} {entry['description']}{fit}{paper}")
+
+
+def _arena() -> list[str]:
+    from tasks import list_tasks, task_spec
+
+    return [name for name in list_tasks() if task_spec(name).kind == "classification"]
 
 
 def _split(text: str) -> list[str]:
@@ -181,8 +188,9 @@ def _resolve(
     plugins: list[Path],
     compile_: bool | None,
 ) -> list[Any]:
-    from .config import ConfigError, parse_overrides, read_protocol
+    from .config import ConfigError
     from .plugins import load_plugins
+    from .resolve import parse_overrides, read_protocol
 
     if not models:
         raise ConfigError("no model given; see lra-bench list")

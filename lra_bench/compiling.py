@@ -7,18 +7,20 @@ import warnings
 
 import torch
 from accelerate import Accelerator
+from torch import nn
 
-from models import Classifier
+from models.encoder import Block
 
-from .build import build_model, random_batch
 from .config import RunConfig
 from .memory import is_out_of_memory
+from .objectives import objective_of
 
 
-def compile_blocks(model: Classifier) -> None:
-    """Compile the encoder's blocks for fixed shapes, in place; parameters keep their names."""
-    for block in model.encoder.blocks:
-        block.compile(dynamic=False)
+def compile_blocks(model: nn.Module) -> None:
+    """Compile the transformer's blocks for fixed shapes, in place; parameters keep their names."""
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(dynamic=False)
 
 
 def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
@@ -34,11 +36,12 @@ def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
     reason = _missing_compiler(config.device)
     if reason is None:
         torch.manual_seed(config.seed)
+        objective = objective_of(config)
         with accelerator.device:
-            batch = random_batch(config)
+            batch = objective.random_batch()
         try:
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # of torch about itself
-            TrainingStep(build_model(config).to(accelerator.device).train(), config, accelerator, compiled=True)(batch)
+            TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, True)(batch)
         except Exception as error:
             if is_out_of_memory(error):
                 raise

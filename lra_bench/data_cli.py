@@ -28,8 +28,9 @@ def describe(
     """Show source, fingerprint, sizes, balance, lengths, truncation, duplicates and trivial baselines of a task."""
     from tasks import load_dataset, load_task, task_spec, trivial_baselines
 
-    from .config import read_protocol
     from .plots import write_length_histogram
+    from .resolve import read_protocol
+    from .stats import format_score
 
     spec = task_spec(task)
     max_len = read_protocol(protocol).for_task(task).get("data", {}).get("max_len", spec.max_len)
@@ -40,8 +41,8 @@ def describe(
     print(f"data set {loaded.dataset} from {loaded.source}, fingerprint {loaded.fingerprint}")
     _describe_splits(loaded, max_len, protocol)
     _describe_overlaps(loaded)
-    for name, accuracy in trivial_baselines(task, loaded.train, loaded.test).items():
-        print(f"baseline {name}: {accuracy:.1f} % of test")
+    for name, score in trivial_baselines(task, loaded.train, loaded.test, loaded.tokenizer).items():
+        print(f"baseline {name}: {format_score(score, spec.metric)} on test")
     picture = write_length_histogram(out / f"lengths-{task}-{loaded.dataset}.png", loaded, max_len)
     print(f"histogram of lengths: {picture}")
 

@@ -11,16 +11,19 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .published import read_published
+from .stats import axis_label, decimals, lower_is_better
 from .tables import Entry, Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 
 COLUMNS = (
-    "task dataset protocol overrides model settings rank seeds accuracy accuracy_std accuracy_ci95 accuracy_last"
-    " plateau test_size step_time_ms steps_per_sec tokens_per_sec peak_memory_mb speed_vs_softmax memory_vs_softmax"
-    " params params_ratio flops_per_step train_time_s steps status reason device threads precision compiled torch"
-    " python commit fingerprint"
+    "task dataset protocol overrides model settings rank seeds metric score score_std score_ci95 score_last"
+    " accuracy accuracy_std accuracy_ci95 accuracy_last plateau test_size step_time_ms steps_per_sec tokens_per_sec"
+    " peak_memory_mb speed_vs_softmax memory_vs_softmax params params_ratio flops_per_step train_time_s steps status"
+    " reason device threads precision compiled torch python commit fingerprint"
 ).split()
+
+SCORE_PARTS = ("", "_std", "_ci95", "_last")
 
 
 def rows(tables: Iterable[Table]) -> list[dict[str, Any]]:
@@ -30,7 +33,15 @@ def rows(tables: Iterable[Table]) -> list[dict[str, Any]]:
         own = [_row(table, entry) for entry in table.entries]
         shared = {key: own[0][key] for key in ("task", "dataset", "protocol", "overrides", "test_size", "fingerprint")}
         guesses = [
-            {**dict.fromkeys(COLUMNS), **shared, "model": name, "accuracy": _round(value, 2), "status": "baseline"}
+            {
+                **dict.fromkeys(COLUMNS),
+                **shared,
+                "model": name,
+                "metric": table.metric,
+                "score": _round(value, 4),
+                "accuracy": _round(value, 2) if table.metric == "accuracy" else None,
+                "status": "baseline",
+            }
             for name, value in table.baselines.items()
         ]
         flat += own + guesses
@@ -38,7 +49,8 @@ def rows(tables: Iterable[Table]) -> list[dict[str, Any]]:
 
 
 def _row(table: Table, entry: Entry) -> dict[str, Any]:
-    r, interval = entry.first, entry.interval
+    r, score = entry.first, _scores(entry)
+    accuracy = score if entry.metric == "accuracy" else {}
     step_time = entry.profiled("step_time_ms")
     slower = table.ratio(entry, "step_time_ms")
     return {
@@ -50,10 +62,9 @@ def _row(table: Table, entry: Entry) -> dict[str, Any]:
         "settings": entry.settings,
         "rank": table.rank(entry),
         "seeds": len(entry.records),
-        "accuracy": _round(entry.accuracy, 2),
-        "accuracy_std": _round(entry.accuracy_std, 2),
-        "accuracy_ci95": f"[{interval[0]:.2f}, {interval[1]:.2f}]" if interval else None,
-        "accuracy_last": _round(entry.last_accuracy, 2),
+        "metric": entry.metric,
+        **{f"score{part}": score[part] for part in SCORE_PARTS},
+        **{f"accuracy{part}": accuracy.get(part) for part in SCORE_PARTS},
         "plateau": table.plateau(entry),
         "test_size": r.data.test_size,
         "step_time_ms": _round(step_time, 2),
@@ -80,6 +91,18 @@ def _row(table: Table, entry: Entry) -> dict[str, Any]:
     }
 
 
+def _scores(entry: Entry) -> dict[str, Any]:
+    """Mean, deviation, interval and last weights' score under the endings of their columns."""
+    digits = 2 if entry.metric == "accuracy" else 4
+    low_high = entry.interval
+    return {
+        "": _round(entry.score, digits),
+        "_std": _round(entry.score_std, digits),
+        "_ci95": f"[{low_high[0]:.{digits}f}, {low_high[1]:.{digits}f}]" if low_high else None,
+        "_last": _round(entry.last_score, digits),
+    }
+
+
 def _round(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
@@ -100,7 +123,7 @@ def write_csv(path: Path, tables: Iterable[Table]) -> None:
 MARKDOWN = {
     "rank": "rank",
     "model": "model",
-    "accuracy": "accuracy %",
+    "score": "",  # the metric's own name
     "interval": "95 % interval",
     "step_time_ms": "step ms",
     "speed_vs_softmax": "speed ×",
@@ -119,15 +142,16 @@ def markdown(tables: Iterable[Table]) -> str:
 
 
 def _markdown_table(table: Table) -> str:
-    body = []
+    body, digits = [], decimals(table.metric)
     for entry in table.entries:
         row = _row(table, entry)
         low_high = entry.interval
         over = " (over 110 % of softmax)" if (row["params_ratio"] or 0) > FAIR_PARAMS_RATIO else ""
         row |= {
             "model": entry.label,
-            "accuracy": _text(row["accuracy"], ".1f") + (f" ± {entry.accuracy_std:.1f}" if entry.accuracy_std else ""),
-            "interval": f"{low_high[0]:.1f} to {low_high[1]:.1f}" if low_high else "",
+            "score": _text(entry.score, f".{digits}f")
+            + (f" ± {entry.score_std:.{digits}f}" if entry.score_std else ""),
+            "interval": f"{low_high[0]:.{digits}f} to {low_high[1]:.{digits}f}" if low_high else "",
             "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
             "step_time_ms": _text(row["step_time_ms"], ".1f"),
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
@@ -140,20 +164,22 @@ def _markdown_table(table: Table) -> str:
             row["status"] += f", on the plateau of {row['plateau']}"
         body.append([str(row[key]) for key in MARKDOWN])
     for name, value in reversed(table.baselines.items()):
-        guess = {"model": name, "accuracy": f"{value:.1f}", "status": "baseline"}
+        guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
         body.append([guess.get(key, "") for key in MARKDOWN])
     r = table.first
     commits = sorted({_row(table, e)["commit"] for e in table.entries})
     compiled = ", compiled," if r.machine.compiled else ""
+    lower = " Lower is better." if lower_is_better(table.metric) else ""
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
         f" in {r.machine.precision}{compiled} on {r.machine.threads} threads of torch"
         f" {r.machine.torch}; commit {', '.join(commits)}. Speed and memory × are relative to softmax."
-        " A rank with = is a tie: the difference is within its 95 % interval."
+        f" A rank with = is a tie: the difference is within its 95 % interval.{lower}"
     )
     if r.data.dataset.endswith("-synthetic"):
         note += " Synthetic data: not comparable with any published figure."
-    return f"## {table.title}\n\n{align(list(MARKDOWN.values()), body)}\n\n{note}\n"
+    header = list((MARKDOWN | {"score": axis_label(table.metric)}).values())
+    return f"## {table.title}\n\n{align(header, body)}\n\n{note}\n"
 
 
 def _published_block(table: Table) -> str:

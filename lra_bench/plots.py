@@ -13,6 +13,7 @@ from tasks import Task
 from tasks.files import atomic_path
 
 from .published import published_points
+from .stats import axis_label, lower_is_better
 from .tables import Entry, Table
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800", "#7B3FA0")
 BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
-KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos")
+KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos", "rfa-gate")
 
 
 def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
@@ -107,26 +108,27 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     points = []
     for entry in table.entries:
         time = entry.profiled("step_time_ms")
-        if entry.accuracy is not None and entry.interval is not None and time:
+        if entry.score is not None and entry.interval is not None and time:
             speed = 1e3 / time / unit
-            points.append((entry, speed, entry.accuracy, entry.interval, entry.profiled("peak_memory_mb")))
+            points.append((entry, speed, entry.score, entry.interval, entry.profiled("peak_memory_mb")))
     if not points:
         return False
     largest = max((memory for *_, memory in points if memory), default=None)
     # Large bubbles first, so that small ones lie on top of them.
-    for entry, speed, accuracy, interval, memory in sorted(points, key=lambda p: -(p[4] or 0.0)):
+    for entry, speed, score, interval, memory in sorted(points, key=lambda p: -(p[4] or 0.0)):
         colour = _colour(table, entry)
         axes.errorbar(
             speed,
-            accuracy,
-            [[accuracy - interval[0]], [interval[1] - accuracy]],
+            score,
+            [[score - interval[0]], [interval[1] - score]],
             color=colour,
             capsize=3,
             linewidth=1.2,
         )
         area = BUBBLE * memory / largest if memory and largest else 80
-        axes.scatter(speed, accuracy, area, color=colour, alpha=0.5, edgecolors=colour)
-    front = _pareto([(speed, accuracy) for _, speed, accuracy, *_ in points])
+        axes.scatter(speed, score, area, color=colour, alpha=0.5, edgecolors=colour)
+    lower = lower_is_better(table.metric)
+    front = _pareto([(speed, score) for _, speed, score, *_ in points], lower)
     axes.plot(*zip(*front, strict=True), color="#555555", linestyle="--", linewidth=1, zorder=0, label="Pareto front")
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
     for entry, *_, memory in points:
@@ -142,23 +144,27 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     style(axes)
     axes.margins(x=0.15, y=0.2)
     axes.set_xlabel("training speed relative to softmax" if base else "training speed, steps per second")
-    axes.set_ylabel("test accuracy, % (bars: 95 % interval)")
+    # Better is up in every picture.
+    if lower:
+        axes.invert_yaxis()
+    axes.set_ylabel(f"test {axis_label(table.metric)} (bars: 95 % interval){', downwards is worse' * lower}")
     if largest:
         axes.set_title("area of a bubble: peak memory of a training step", fontsize=9, color="#555555")
     return True
 
 
-def _pareto(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points than which none is both faster and more accurate, slowest first."""
+def _pareto(points: Iterable[tuple[float, float]], lower: bool = False) -> list[tuple[float, float]]:
+    """The points (speed, score) than which none is both faster and better, slowest first; lower: scores' better way."""
     front: list[tuple[float, float]] = []
-    for point in sorted(points, reverse=True):
-        if not front or point[1] > front[-1][1]:
+    sign = -1 if lower else 1
+    for point in sorted(points, key=lambda p: (p[0], sign * p[1]), reverse=True):
+        if not front or sign * point[1] > sign * front[-1][1]:
             front.append(point)
     return front[::-1]
 
 
 def _learning(axes: Axes, table: Table) -> bool:
-    """Validation accuracy against steps: mean over seeds, band from the lowest to the highest."""
+    """The metric on validation against steps: mean over seeds, band from the lowest to the highest."""
     drawn = False
     for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label, reverse=True)):
         curves = [dict(r.validation_curve) for r in entry.records if r.validation_curve]
@@ -185,7 +191,7 @@ def _learning(axes: Axes, table: Table) -> bool:
     style(axes)
     axes.set_xlim(left=0)
     axes.set_xlabel("training step")
-    axes.set_ylabel("validation accuracy, %")
+    axes.set_ylabel(f"validation {axis_label(table.metric)}{' (lower is better)' * lower_is_better(table.metric)}")
     if drawn:
         axes.legend(frameon=False, fontsize=9, loc="best")
     return drawn

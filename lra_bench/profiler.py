@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator
 
 from .batching import Batch
-from .build import build_model, random_batch
 from .config import RunConfig
 from .memory import PeakMemory
+from .objectives import objective_of
 from .records import Mode, StepProfile
 from .trainer import TrainingStep
 
@@ -68,10 +68,11 @@ def profile_training(
     compiled: as `compiling.compiles` answered, which has to be asked first; seconds: see `time_steps`.
     """
     torch.manual_seed(config.seed)
+    objective = objective_of(config)
     with accelerator.device:
-        batch = random_batch(config)
+        batch = objective.random_batch()
     with PeakMemory(accelerator.device) as memory:
-        step = TrainingStep(build_model(config).to(accelerator.device).train(), config, accelerator, compiled)
+        step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, compiled)
         for _ in range(2):  # the optimiser's state appears at the end of the first
             step(batch)
     timing = time_steps(lambda: step(batch), accelerator.device, seconds)
@@ -82,13 +83,14 @@ def profile_training(
 def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: float = math.inf) -> StepProfile:
     """The same for the forward pass in evaluation, which is never compiled."""
     torch.manual_seed(config.seed)
+    objective = objective_of(config)
     with accelerator.device:
-        batch = random_batch(config)
+        batch = objective.random_batch()
     with torch.inference_mode(), accelerator.autocast():
         with PeakMemory(accelerator.device) as memory:
-            model = build_model(config).to(accelerator.device).eval()
-            model(*batch.model_inputs())
-        timing = time_steps(lambda: model(*batch.model_inputs()), accelerator.device, seconds)
+            model = objective.build_model().to(accelerator.device).eval()
+            objective.outputs(model, batch)
+        timing = time_steps(lambda: objective.outputs(model, batch), accelerator.device, seconds)
     return _profile("inference", config, batch, timing, memory)
 
 

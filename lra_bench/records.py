@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from tasks import Metric
 from tasks.files import atomic_path
 
 from .config import ConfigError, RunConfig
@@ -48,7 +49,7 @@ class StepProfile(_Part):
 class DataRecord(_Part):
     """The data a run saw. fingerprint: SHA-256 of the packed arrays; the sizes count examples used.
 
-    baselines: accuracy in percent, on the same test examples, of guesses that need no model.
+    baselines: the task's metric, on the same test examples, of guesses that need no model.
     """
 
     task_version: int
@@ -72,6 +73,18 @@ class Result(_Part):
     validation_accuracy: float
     best_step: int
 
+    @property
+    def metric(self) -> Metric:
+        return "accuracy"
+
+    @property
+    def score(self) -> float:
+        return self.accuracy
+
+    @property
+    def last_score(self) -> float:
+        return self.last_accuracy
+
     @classmethod
     def of(cls, correct: int, count: int, **rest: float | int) -> Result:
         """A result from counts of test examples."""
@@ -79,8 +92,19 @@ class Result(_Part):
         return cls(accuracy=100 * correct / count, ci95=(low, high), correct=correct, **rest)  # type: ignore[arg-type]
 
 
+class Score(_Part):
+    """As Result, of a task that is not scored by accuracy. ci95: None where one item alone was scored."""
+
+    metric: Metric
+    score: float
+    ci95: tuple[float, float] | None
+    last_score: float
+    validation_score: float
+    best_step: int
+
+
 class Record(_Part):
-    """One run. Curves are (step, value): mean training loss, and validation accuracy in percent.
+    """One run. Curves are (step, value): mean training loss, and the task's metric on validation.
 
     reason: why the status is not ok, in one line; params_ratio: parameters over those of `softmax` under the same
     configuration; flops_per_step: of matrix products; train_time_s: training and validation.
@@ -98,7 +122,7 @@ class Record(_Part):
     params_ratio: float | None = None
     flops_per_step: int | None = None
     profile: StepProfile | None = None
-    result: Result | None = None
+    result: Result | Score | None = None
     steps: int = 0
     epochs: float = 0.0
     train_time_s: float = 0.0

@@ -1,6 +1,8 @@
-"""Intervals for accuracies."""
+"""Scores: which way is better, and intervals for accuracies."""
 
 from __future__ import annotations
+
+from tasks import Metric
 
 Z95 = 1.959963984540054
 
@@ -15,3 +17,23 @@ def wilson_interval(correct: float, count: int, z: float = Z95) -> tuple[float, 
     half = z / (1 + z * z / count) * (share * (1 - share) / count + z * z / (4 * count * count)) ** 0.5
     # At 0 and 1 the bounds equal the share, but for rounding.
     return 100 * max(0.0, min(share, centre - half)), 100 * min(1.0, max(share, centre + half))
+
+
+def lower_is_better(metric: Metric) -> bool:
+    """Whether a smaller value of this metric is the better one."""
+    return metric in ("bits per byte", "perplexity")
+
+
+def decimals(metric: Metric) -> int:
+    """Digits behind the point that a table shows."""
+    return 3 if metric == "bits per byte" else 1
+
+
+def axis_label(metric: Metric) -> str:
+    """The metric with its unit, as a column or an axis names it."""
+    return "accuracy %" if metric == "accuracy" else metric
+
+
+def format_score(score: float, metric: Metric) -> str:
+    """A score with its unit, for a sentence."""
+    return f"{score:.{decimals(metric)}f} {'%' if metric == 'accuracy' else metric}"

@@ -10,11 +10,13 @@ from pathlib import Path
 from tasks import load_task
 
 from .cell import CellPlan, describe_data
-from .config import ConfigError, DataConfig, RunConfig, resolve
+from .config import ConfigError, DataConfig, RunConfig
 from .isolated import run_module
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id, write_record
+from .resolve import read_model, resolve
+from .stats import decimals, format_score
 
 
 def plan_cell(config: RunConfig, data: DataRecord, out: Path) -> CellPlan:
@@ -50,8 +52,6 @@ def resolve_cells(
     Raises ConfigError for anything wrong, and for an attention setting that none of the models has.
     """
     from models import UnknownAttention, check_settings
-
-    from .config import read_model
 
     usable: dict[str, dict[str, object]] = {}
     for model in models:
@@ -150,9 +150,13 @@ def run_isolated(plan: CellPlan, seconds: float | None = None) -> Record:
 def _summary(record: Record) -> str:
     if record.result is None:
         return f"  {record.status}: {record.reason}"
-    low, high = record.result.ci95
+    metric, digits = record.result.metric, decimals(record.result.metric)
+    interval = ""
+    if record.result.ci95:
+        low, high = record.result.ci95
+        interval = f" (95 % interval {low:.{digits}f} to {high:.{digits}f})"
     return (
-        f"  {record.status}: test accuracy {record.result.accuracy:.1f} % (95 % interval {low:.1f} to {high:.1f})"
+        f"  {record.status}: test {format_score(record.result.score, metric)}{interval}"
         f" after {record.train_time_s:.0f} s of training"
     )
 

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean, median, stdev
 
+from tasks import Metric
+
 from .records import Record
-from .stats import wilson_interval
+from .stats import lower_is_better, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -29,30 +31,41 @@ class Entry:
         return [r for r in self.records if r.result is not None]
 
     @property
-    def accuracy(self) -> float | None:
-        """Mean test accuracy in percent."""
-        values = [r.result.accuracy for r in self.scored if r.result]
+    def metric(self) -> Metric | None:
+        """What the records are scored by; None where none has a score."""
+        return next((r.result.metric for r in self.scored if r.result), None)
+
+    @property
+    def score(self) -> float | None:
+        """Mean score on test, in the units of the metric: accuracy in percent, bits per byte, perplexity, BLEU."""
+        values = [r.result.score for r in self.scored if r.result]
         return mean(values) if values else None
 
     @property
-    def last_accuracy(self) -> float | None:
-        """Mean test accuracy of the last weights, whatever validation said of them."""
-        values = [r.result.last_accuracy for r in self.scored if r.result]
+    def last_score(self) -> float | None:
+        """Mean score on test of the last weights, whatever validation said of them."""
+        values = [r.result.last_score for r in self.scored if r.result]
         return mean(values) if values else None
 
     @property
-    def accuracy_std(self) -> float | None:
+    def score_std(self) -> float | None:
         """Standard deviation over seeds; None for fewer than two."""
-        values = [r.result.accuracy for r in self.scored if r.result]
+        values = [r.result.score for r in self.scored if r.result]
         return stdev(values) if len(values) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Wilson interval of the mean accuracy for one test set: more seeds do not add test examples."""
-        if self.accuracy is None:
+        """95 % interval of the mean score for one test set: more seeds do not add test examples.
+
+        Of accuracies Wilson's; of other scores the mean of the seeds' own.
+        """
+        if self.score is None:
             return None
-        size = self.scored[0].data.test_size
-        return wilson_interval(self.accuracy * size / 100, size)
+        if self.metric == "accuracy":
+            size = self.scored[0].data.test_size
+            return wilson_interval(self.score * size / 100, size)
+        found = [r.result.ci95 for r in self.scored if r.result and r.result.ci95]
+        return (mean(low for low, _ in found), mean(high for _, high in found)) if found else None
 
     def profiled(self, name: str) -> float | None:
         """Median over seeds of a figure of the step profile."""
@@ -108,9 +121,15 @@ class Table:
         return next((e for e in self.entries if e.label == "softmax"), None)
 
     @property
+    def metric(self) -> Metric:
+        """What the entries are scored by."""
+        return next((e.metric for e in self.entries if e.metric), "accuracy")
+
+    @property
     def baselines(self) -> dict[str, float]:
-        """Accuracies in percent of guesses that need no model, worst first."""
-        return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1]))
+        """Scores of guesses that need no model, worst first."""
+        worst_is_largest = lower_is_better(self.metric)
+        return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1], reverse=worst_is_largest))
 
     def plateau(self, entry: Entry) -> str:
         """The best trivial baseline that the entry's interval contains: on it, a score shows no more than the guess."""
@@ -121,10 +140,11 @@ class Table:
 
     def rank(self, entry: Entry) -> str:
         """1 + how many are better by more than the interval of the difference; `=` where that ties with another."""
-        if entry.accuracy is None:
+        if entry.score is None:
             return ""
-        rivals = [e for e in self.entries if e is not entry and e.accuracy is not None]
-        better = [e for e in rivals if _difference(e, entry) > 0]
+        rivals = [e for e in self.entries if e is not entry and e.score is not None]
+        sign = -1 if lower_is_better(self.metric) else 1
+        better = [e for e in rivals if sign * _difference(e, entry) > 0]
         tied = any(_difference(e, entry) == 0 for e in rivals)
         return f"{1 + len(better)}{'=' if tied else ''}"
 
@@ -136,14 +156,14 @@ class Table:
 
 
 def _difference(a: Entry, b: Entry) -> int:
-    """1 when a is better than b beyond the interval of their difference, -1 when worse, 0 for a tie (Newcombe 1998)."""
-    if a.accuracy is None or b.accuracy is None or a.interval is None or b.interval is None:
+    """1 when a scores more than b beyond the interval of the difference, -1 when less, 0 for a tie (Newcombe 1998)."""
+    if a.score is None or b.score is None or a.interval is None or b.interval is None:
         return 0
-    if a.accuracy < b.accuracy:
+    if a.score < b.score:
         return -_difference(b, a)
-    below = a.accuracy - a.interval[0]
-    above = b.interval[1] - b.accuracy
-    return int(a.accuracy - b.accuracy > (below**2 + above**2) ** 0.5)
+    below = a.score - a.interval[0]
+    above = b.interval[1] - b.score
+    return int(a.score - b.score > (below**2 + above**2) ** 0.5)
 
 
 def build_tables(records: Iterable[Record]) -> list[Table]:
@@ -155,9 +175,13 @@ def build_tables(records: Iterable[Record]) -> list[Table]:
     tables = []
     for _, group in groupby(ordered, key=_table_key):
         entries = [Entry(tuple(rs)) for _, rs in groupby(group, key=_entry_key)]
-        entries.sort(key=lambda e: (-(e.accuracy if e.accuracy is not None else -1.0), e.label))
-        tables.append(Table(tuple(entries)))
+        tables.append(Table(tuple(sorted(entries, key=_best_first))))
     return tables
+
+
+def _best_first(entry: Entry) -> tuple[bool, float, str]:
+    score = entry.score or 0.0
+    return entry.score is None, score if entry.metric and lower_is_better(entry.metric) else -score, entry.label
 
 
 def _table_key(r: Record) -> tuple[str, ...]:

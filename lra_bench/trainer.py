@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.nn import functional as F
 from tqdm import tqdm
 
-from models import Classifier
 from tasks import Task
 
 from .batching import Batch, DeviceSplit, TrainingOrder
 from .checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from .compiling import compile_blocks
 from .config import RunConfig
+from .objectives import Evaluation, Objective, objective_of
 from .optim import build_optimizer, build_schedule
+from .stats import format_score, lower_is_better
 
 
 class Diverged(RuntimeError):
@@ -32,30 +32,33 @@ class Diverged(RuntimeError):
 class TrainingStep:
     """zero_grad, forward, loss, backward, clip, optimiser step; what the profiler times is this very object."""
 
-    def __init__(self, model: Classifier, config: RunConfig, accelerator: Accelerator, compiled: bool = False) -> None:
-        self.accelerator, self.clip_norm = accelerator, config.train.clip_norm
+    def __init__(
+        self, objective: Objective, model: nn.Module, accelerator: Accelerator, compiled: bool = False
+    ) -> None:
+        train = objective.config.train
+        self.objective, self.accelerator, self.clip_norm = objective, accelerator, train.clip_norm
         if compiled:
             compile_blocks(model)
-        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, config.train))
+        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, train))
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """One update. Returns the loss and the number of correct predictions, detached, on the device."""
+    def __call__(self, batch: Batch) -> Tensor:
+        """One update. Returns the loss, detached, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
-        logits = self.model(*batch.model_inputs())
-        loss = F.cross_entropy(logits, batch.labels)
+        loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
         self.accelerator.backward(loss)
         if self.clip_norm:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimizer.step()
-        return loss.detach(), (logits.argmax(dim=-1) == batch.labels).sum()
+        return loss.detach()
 
 
 @dataclass
 class Progress:
     """What a run has to show so far; all of it is saved with every checkpoint.
 
-    loss_curve: (step, mean training loss since the entry before); validation_curve: (step, accuracy in percent);
-    best_state: the weights with the best validation accuracy; seconds: spent training and validating.
+    loss_curve: (step, mean training loss since the entry before); validation_curve: (step, the task's metric);
+    best_state: the weights with the best validation score; recent_states: those of the last validations, where
+    they are to be averaged; seconds: spent training and validating.
     """
 
     step: int = 0
@@ -63,8 +66,9 @@ class Progress:
     loss_curve: list[tuple[int, float]] = field(default_factory=list)
     validation_curve: list[tuple[int, float]] = field(default_factory=list)
     best_step: int = 0
-    best_accuracy: float = -1.0
+    best_score: float | None = None
     best_state: dict[str, Tensor] = field(default_factory=dict)
+    recent_states: list[dict[str, Tensor]] = field(default_factory=list)
 
 
 class Trainer:
@@ -77,20 +81,21 @@ class Trainer:
     def __init__(
         self,
         config: RunConfig,
-        model: Classifier,
+        model: nn.Module,
         task: Task,
         accelerator: Accelerator,
         checkpoint: Path,
         compiled: bool = False,
     ) -> None:
         self.config, self.accelerator, self.checkpoint = config, accelerator, checkpoint
+        self.objective = objective = objective_of(config, task.tokenizer)
         data, device = config.data, accelerator.device
-        self.train_data = DeviceSplit(task.train, data.max_len, device, trim=not compiled)
-        self.validation_data = DeviceSplit(task.validation.sample(data.validation_items), data.max_len, device)
-        self.test_data = DeviceSplit(task.test.sample(data.test_items), data.max_len, device)
+        self.train_data = objective.on_device(task.train, device, trim=not compiled)
+        self.validation_data = objective.on_device(task.validation.sample(data.validation_items), device)
+        self.test_data = objective.on_device(task.test.sample(data.test_items), device)
         lengths = task.train.total_lengths() if config.train.group_by_length else None
         self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed, lengths)
-        self.training_step = TrainingStep(model, config, accelerator, compiled)
+        self.training_step = TrainingStep(objective, model, accelerator, compiled)
         self.schedule = build_schedule(self.training_step.optimizer, config.train)
         self.progress = Progress()
         # Waiting for the device only now and then: a loss read at every step would stall a GPU.
@@ -129,14 +134,11 @@ class Trainer:
     def _loop(self, bar: tqdm[Any], started: float) -> None:
         progress, train = self.progress, self.config.train
         losses: list[Tensor] = []
-        correct: list[Tensor] = []
         self.model.train()
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         while progress.step < train.steps:
-            loss, hits = self.training_step(self.train_data.batch(self.order[progress.step][rank::ranks]))
+            losses.append(self.training_step(self.train_data.batch(self.order[progress.step][rank::ranks])))
             self.schedule.step()
-            losses.append(loss)
-            correct.append(hits)
             progress.step += 1
             bar.update()
             last = progress.step == train.steps
@@ -144,13 +146,11 @@ class Trainer:
             save = progress.step % train.checkpoint_every == 0 or last
             if evaluate or save or progress.step % self._log_every == 0:
                 mean = torch.stack(losses).mean().item()
-                accuracy = 100 * torch.stack(correct).sum().item() / (len(correct) * self.order.batch_size // ranks)
                 if not math.isfinite(mean):
                     raise Diverged(f"the training loss became {mean} before step {progress.step}")
                 progress.loss_curve.append((progress.step, mean))
-                bar.set_postfix(loss=f"{mean:.3f}", accuracy=f"{accuracy:.1f}%")
+                bar.set_postfix(loss=f"{mean:.3f}")
                 losses.clear()
-                correct.clear()
             if evaluate:
                 self._validate(started)
             if save:
@@ -158,43 +158,44 @@ class Trainer:
                 self._save()
 
     def _validate(self, started: float) -> None:
-        progress = self.progress
-        correct, count = self.evaluate(self.validation_data)
-        accuracy = 100 * correct / count
-        progress.validation_curve.append((progress.step, accuracy))
-        if accuracy > progress.best_accuracy:
-            progress.best_accuracy, progress.best_step = accuracy, progress.step
-            progress.best_state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+        progress, metric = self.progress, self.objective.spec.metric
+        score = self.evaluate(self.validation_data).value
+        progress.validation_curve.append((progress.step, score))
+        best, keep = progress.best_score, self.config.train.average
+        better = best is None or (score < best if lower_is_better(metric) else score > best)
+        if better or keep:
+            state = {k: v.detach().cpu().clone() for k, v in self.model.state_dict().items()}
+            if better:
+                progress.best_score, progress.best_step, progress.best_state = score, progress.step, state
+            if keep:
+                progress.recent_states = [*progress.recent_states, state][-keep:]
         if self.accelerator.is_main_process:
             seconds = time.perf_counter() - started
             tqdm.write(
                 f"{self.config.task} {self.config.model_name}: step {progress.step}/{self.config.train.steps}"
-                f"  loss {progress.loss_curve[-1][1]:.3f}  validation {accuracy:.1f} %  {seconds:.0f} s",
+                f"  loss {progress.loss_curve[-1][1]:.3f}  validation {format_score(score, metric)}  {seconds:.0f} s",
                 file=sys.stderr,
             )
 
-    def evaluate(self, data: DeviceSplit) -> tuple[int, int]:
-        """Correct predictions and examples of a whole split, the last incomplete batch included."""
-        model = self.training_step.model
-        model.eval()
-        rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
-        correct = torch.zeros((), dtype=torch.int64, device=self.accelerator.device)
+    def evaluate(self, data: DeviceSplit, final: bool = False) -> Evaluation:
+        """The task's metric on a whole split, the last incomplete batch included; final: see Objective.evaluate."""
+        model = self.model.eval()
         # Evaluation has many shapes; trimmed to their lengths, eager batches beat compiled full ones.
-        with torch.inference_mode(), torch.compiler.set_stance("force_eager"):
-            for indices in data.by_length(2 * self.config.train.batch_size)[rank::ranks]:
-                batch = data.batch(indices)
-                correct += (model(*batch.model_inputs()).argmax(dim=-1) == batch.labels).sum()
+        with torch.inference_mode(), torch.compiler.set_stance("force_eager"), self.accelerator.autocast():
+            evaluation = self.objective.evaluate(model, data, self.accelerator, final)
         model.train()
-        return int(self.accelerator.reduce(correct, "sum").item()), len(data)
+        return evaluation
 
-    def test(self) -> tuple[int, int, float]:
-        """Correct predictions of the best-validation weights on test, examples, and the last weights' accuracy."""
-        correct, count = self.evaluate(self.test_data)
-        last_accuracy = 100 * correct / count
-        if self.progress.best_step != self.progress.step:
-            self.model.load_state_dict(self.progress.best_state)
-            correct, count = self.evaluate(self.test_data)
-        return correct, count, last_accuracy
+    def test(self) -> tuple[Evaluation, float]:
+        """Test of the best-validation weights, or of the average of the recent ones; and the last weights' score."""
+        progress, last = self.progress, self.evaluate(self.test_data, final=True)
+        if progress.recent_states:
+            self.model.load_state_dict(average(progress.recent_states))
+        elif progress.best_step != progress.step:
+            self.model.load_state_dict(progress.best_state)
+        else:
+            return last, last.value
+        return self.evaluate(self.test_data, final=True), last.value
 
     def _save(self) -> None:
         if self.accelerator.is_main_process:
@@ -218,3 +219,11 @@ class Trainer:
         self.training_step.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         set_random_state(state["random"])
+
+
+def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several checkpoints' weights (Vaswani et al. 2017, section 6.1); what is not float from the last."""
+    return {
+        name: torch.stack([state[name] for state in states]).mean(dim=0) if value.is_floating_point() else value
+        for name, value in states[-1].items()
+    }

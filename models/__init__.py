@@ -5,7 +5,16 @@ from .attention.base import MultiHeadAttention
 from .decoder import LanguageModel, build_decoder
 from .encoder import Encoder, build_encoder
 from .heads import Classifier, PairClassifier, build_classifier
-from .registry import UnknownAttention, build_attention, check_settings, list_attentions, register_attention
+from .registry import (
+    UnknownAttention,
+    attention_forms,
+    build_attention,
+    check_settings,
+    list_attentions,
+    register_attention,
+    state_grows,
+)
+from .translator import Translator, build_translator
 
 __all__ = [
     "Classifier",
@@ -13,12 +22,16 @@ __all__ = [
     "LanguageModel",
     "MultiHeadAttention",
     "PairClassifier",
+    "Translator",
     "UnknownAttention",
+    "attention_forms",
     "build_attention",
     "build_classifier",
     "build_decoder",
     "build_encoder",
+    "build_translator",
     "check_settings",
     "list_attentions",
     "register_attention",
+    "state_grows",
 ]

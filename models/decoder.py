@@ -1,6 +1,6 @@
 """Decoder-only transformer around any attention with a causal form, and generation with constant or growing state."""
 
-import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from .attention.base import MultiHeadAttention
 from .encoder import Block, build_layers, sinusoidal_positions
+from .registry import require_forms
+from .vocabulary import AdaptiveVocabulary, Vocabulary
 
 States = list[Any]
 
@@ -17,7 +19,9 @@ class DecoderBlock(Block):
 
     attention: MultiHeadAttention
 
-    def step(self, x: Tensor, state: Any, keep_state: bool) -> tuple[Tensor, Any]:
+    def forward(  # type: ignore[override]
+        self, x: Tensor, state: Any = None, keep_state: bool = False
+    ) -> tuple[Tensor, Any]:
         """x: `[batch, seq_len, dim]` after the tokens of `state`; returns its shape and the state after it."""
         mixed, state = self.attention.causal(self.attention_norm(x), state, keep_state)
         x = x + self.dropout(mixed)
@@ -25,22 +29,20 @@ class DecoderBlock(Block):
 
 
 class LanguageModel(nn.Module):
-    """Next-token logits; the embedding is the output layer too (Press and Wolf 2017). Built by `build_decoder`."""
+    """Next-token logits or losses. Built by `build_decoder`."""
 
     def __init__(
         self,
         blocks: list[DecoderBlock],
+        vocabulary: Vocabulary | AdaptiveVocabulary,
         *,
-        vocab_size: int,
         dim: int,
         max_len: int,
         positions: Literal["learned", "sinusoidal"],
         dropout: float,
     ) -> None:
         super().__init__()
-        self.dim, self.max_len = dim, max_len
-        self.embedding = nn.Embedding(vocab_size, dim)
-        nn.init.normal_(self.embedding.weight, std=dim**-0.5)
+        self.max_len, self.vocabulary = max_len, vocabulary
         if positions == "learned":
             self.positions: Tensor = nn.Parameter(torch.randn(max_len, dim) * 0.02)
         else:
@@ -50,23 +52,30 @@ class LanguageModel(nn.Module):
         self.norm = nn.LayerNorm(dim)
 
     def forward(
-        self, tokens: Tensor, states: States | None = None, start: int = 0, keep_state: bool = False
+        self,
+        tokens: Tensor,
+        states: States | None = None,
+        start: int = 0,
+        keep_state: bool = False,
+        targets: Tensor | None = None,
     ) -> tuple[Tensor, States | None]:
         """tokens: `[batch, seq_len]` ids at positions `start` and after; states: of the blocks, for what lies before.
 
-        Returns logits `[batch, seq_len, vocab_size]` and, with keep_state, the states after the last token. Raises
-        ValueError for positions beyond max_len.
+        Returns logits `[batch, seq_len, vocab_size]`, or the losses in nats of targets `[batch, seq_len]` where these
+        are given, and, with keep_state, the states after the last token. Raises ValueError for positions beyond
+        max_len.
         """
         end = start + tokens.shape[1]
         if end > self.max_len:
             raise ValueError(f"{end} tokens; this decoder takes at most {self.max_len}")
-        x = self.dropout(self.embedding(tokens) * math.sqrt(self.dim) + self.positions[start:end])
+        x = self.dropout(self.vocabulary.embed(tokens) + self.positions[start:end])
         after: States = []
         for block, state in zip(self.blocks, states or [None] * len(self.blocks), strict=True):
-            assert isinstance(block, DecoderBlock)
-            x, state = block.step(x, state, keep_state)
+            x, state = block(x, state, keep_state)
             after.append(state)
-        return self.norm(x) @ self.embedding.weight.T, after if keep_state else None
+        hidden = self.norm(x)
+        result = self.vocabulary.logits(hidden) if targets is None else self.vocabulary.losses(hidden, targets)
+        return result, after if keep_state else None
 
     def generate(self, prompt: Tensor, steps: int) -> Tensor:
         """Greedy continuation of `prompt`, `[batch, length]`, by `steps` tokens; returns `[batch, length + steps]`.
@@ -96,17 +105,20 @@ def build_decoder(
     attention_dropout: float = 0.1,
     attention_bias: bool = True,
     positions: Literal["learned", "sinusoidal"] = "sinusoidal",
+    cutoffs: Sequence[int] = (),
     **settings: Any,
 ) -> LanguageModel:
     """A decoder-only language model with the named attention in every layer.
 
-    Arguments as for `build_encoder`. Raises UnknownAttention or ValueError as `build_attention` does, TypeError for
-    an attention without a causal form.
+    cutoffs: of an `AdaptiveVocabulary`; without any all ids have vectors of width dim. Other arguments as for
+    `build_encoder`. Raises UnknownAttention or ValueError as `build_attention` does, TypeError for an attention
+    without a causal form.
 
     >>> model = build_decoder("rfa", vocab_size=257, max_len=512, gate=True)
     >>> logits, _ = model(tokens)
     >>> longer = model.generate(tokens[:, :8], steps=100)
     """
+    require_forms(attention, settings, "causal")
     layers = build_layers(
         attention,
         num_layers,
@@ -117,9 +129,6 @@ def build_decoder(
         bias=attention_bias,
         **settings,
     )
-    blocks = []
-    for layer in layers:
-        if not isinstance(layer, MultiHeadAttention) or not layer.has_causal_form:
-            raise TypeError(f"attention {attention!r} has no causal form")
-        blocks.append(DecoderBlock(layer, dim, mlp_dim, dropout))
-    return LanguageModel(blocks, vocab_size=vocab_size, dim=dim, max_len=max_len, positions=positions, dropout=dropout)
+    blocks = [DecoderBlock(layer, dim, mlp_dim, dropout) for layer in layers]
+    vocabulary = AdaptiveVocabulary(vocab_size, dim, cutoffs) if cutoffs else Vocabulary(vocab_size, dim)
+    return LanguageModel(blocks, vocabulary, dim=dim, max_len=max_len, positions=positions, dropout=dropout)

@@ -91,6 +91,24 @@ def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         raise UnknownAttention(f"attention {name!r}: {message}") from None
 
 
+def attention_forms(name: str, settings: dict[str, Any]) -> set[str]:
+    """What the attention can be with these settings: `encoder`, `causal`, `cross`. Raises UnknownAttention."""
+    forms = getattr(_lookup(name), "forms", None)
+    return forms(settings) if forms else {"encoder"}
+
+
+def state_grows(name: str) -> bool:
+    """Whether the state of the attention's causal form grows with every token. Raises UnknownAttention."""
+    return bool(getattr(_lookup(name), "state_grows", False))
+
+
+def require_forms(name: str, settings: dict[str, Any], *needed: str) -> None:
+    """Raise TypeError unless the attention has all the forms `needed` (see `attention_forms`)."""
+    missing = [form for form in needed if form not in attention_forms(name, settings)]
+    if missing:
+        raise TypeError(f"attention {name!r} has no {missing[0]} form")
+
+
 def build_attention(
     name: str, dim: int, num_heads: int, max_len: int, *, dropout: float = 0.0, bias: bool = True, **settings: Any
 ) -> nn.Module:

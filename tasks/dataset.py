@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .packed import PackedSequences
+
+Kind = Literal["classification", "language modelling", "translation"]
+Metric = Literal["accuracy", "bits per byte", "perplexity", "BLEU"]
 
 
 class DataError(ValueError):
@@ -59,11 +63,13 @@ def stratified(labels: NDArray[np.int64], size: int, seed: int) -> NDArray[np.in
 class Dataset:
     """A loader's result, whole: named splits ("train", "test", perhaps "validation"), untruncated.
 
-    name: what the leaderboard calls it; synthetic and real data never carry the same name.
+    name: what the leaderboard calls it; synthetic and real data never carry the same name; tokenizer: as the
+    tokenizers library writes it (JSON), where tokens are not bytes.
     """
 
     name: str
     splits: dict[str, Split]
+    tokenizer: str = ""
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Flat view for storing and hashing: `tokens.0`, `train.labels`, `train.0.starts`, …
@@ -73,6 +79,8 @@ class Dataset:
         """
         flat: dict[str, NDArray[np.generic]] = {}
         stores: dict[int, int] = {}
+        if self.tokenizer:
+            flat["tokenizer"] = np.frombuffer(self.tokenizer.encode(), np.uint8)
         for name, split in sorted(self.splits.items()):
             flat[f"{name}.labels"] = split.labels
             for i, sequences in enumerate(split.inputs):
@@ -96,7 +104,8 @@ class Dataset:
                 tokens = arrays[f"tokens.{int(arrays[prefix + '.store'].item())}"]
                 inputs.append(PackedSequences(tokens, arrays[prefix + ".starts"], arrays[prefix + ".lengths"]))  # type: ignore[arg-type]
             splits[split] = Split(tuple(inputs), arrays[key])  # type: ignore[arg-type]
-        return cls(name, splits)
+        tokenizer = arrays["tokenizer"].tobytes().decode() if "tokenizer" in arrays else ""
+        return cls(name, splits, tokenizer)
 
     def fingerprint(self) -> str:
         """SHA-256 over the packed arrays, in hexadecimal."""
@@ -113,11 +122,13 @@ class Task:
 
     dataset: name of the data set; data: "hub", "embedded" or the folder it came from, what "auto" stood for;
     source: the same in plain words; fingerprint: of the whole data set
-    before validation was split off; vocab_size: number of token ids, padding (0) included.
+    before validation was split off; vocab_size: number of token ids, padding (0) included; tokenizer: the data set's.
     """
 
     name: str
     version: int
+    kind: Kind
+    metric: Metric
     dataset: str
     data: str
     source: str
@@ -128,3 +139,4 @@ class Task:
     train: Split
     validation: Split
     test: Split
+    tokenizer: str = ""

@@ -61,7 +61,7 @@ class ListOpsTask(TaskLoader):
             write_expressions(written[-1], dataset.splits[split])
         return written
 
-    def baselines(self, train: Split, test: Split) -> dict[str, float]:
+    def baselines(self, train: Split, test: Split, tokenizer: str) -> dict[str, float]:
         """The best guess from the root operator, and from it with the digits directly below it."""
         train = train.sample(10_000)  # fills so small a table as well as all of it
         seen, asked = ([_features(s.inputs[0], i) for i in range(len(s))] for s in (train, test))

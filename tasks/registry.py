@@ -13,24 +13,27 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from .dataset import DataError, Dataset, Split, Task, stratified
+from .dataset import DataError, Dataset, Kind, Metric, Split, Task, stratified
 from .sources import cache_path, cached, file_key, hub_answers
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs" / "tasks"
 
 
 class HubSource(BaseModel, extra="forbid", frozen=True):
-    """A dataset on the Hugging Face hub, pinned. repo: owner/name; revision: a commit."""
+    """A dataset on the Hugging Face hub, pinned. repo: owner/name; revision: a commit; subset: where it has several."""
 
     repo: str
     revision: str
+    subset: str | None = None
 
 
 class TaskSpec(BaseModel):
     """A task's YAML.
 
-    version: raise it when anything changes that moves scores, and its caches are made anew; num_inputs: sequences
-    per example; auto: what `--data auto` tries first.
+    kind: what is learned; metric: what test reports; version: raise it when anything changes that moves scores, and
+    its caches are made anew; vocab_size: token ids, padding included, at most; max_len: tokens of a sequence, for
+    language modelling the context; num_inputs: sequences per example; languages: of a translation, from and to;
+    auto: what `--data auto` tries first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -38,12 +41,15 @@ class TaskSpec(BaseModel):
     description: str
     paper: str = ""
     version: PositiveInt
-    num_classes: PositiveInt
+    kind: Kind = "classification"
+    metric: Metric = "accuracy"
+    num_classes: PositiveInt = 1
     vocab_size: PositiveInt
     max_len: PositiveInt
-    validation_size: PositiveInt
+    validation_size: PositiveInt = 1
     split_seed: int = 0
     num_inputs: Literal[1, 2] = 1
+    languages: tuple[str, str] | None = None
     hub: HubSource | None = None
     auto: Literal["hub", "embedded"] = "embedded"
 
@@ -74,8 +80,12 @@ class TaskLoader(ABC):
         """Write `dataset` under `folder` in a layout that `find` and `read` take, and return the files."""
         raise DataError(f"{type(self).__name__} cannot export its data")
 
-    def baselines(self, train: Split, test: Split) -> dict[str, float]:
-        """Test accuracy in percent of guesses that need no model, by name; the majority class is added for all."""
+    def prepare(self, name: str, split: Split, max_len: int) -> Split:
+        """The split `name` as the harness gets it: sequences cut to max_len, or a text to segments of that length."""
+        return split.truncate(max_len)
+
+    def baselines(self, train: Split, test: Split, tokenizer: str) -> dict[str, float]:
+        """The metric on `test` of guesses that need no model, by name; a classification gets the majority class too."""
         return {}
 
 
@@ -142,11 +152,13 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
     splits = dict(dataset.splits)
     if "validation" not in splits:
         splits["train"], splits["validation"] = _hold_out(splits["train"], spec)
-    length = max_len or spec.max_len
-    splits = {split_name: split.truncate(length) for split_name, split in splits.items()}
+    length, loader = max_len or spec.max_len, _TASKS[name](spec)
+    splits = {split_name: loader.prepare(split_name, split, length) for split_name, split in splits.items()}
     return Task(
         name=name,
         version=spec.version,
+        kind=spec.kind,
+        metric=spec.metric,
         dataset=dataset.name,
         data=chosen,
         source=source,
@@ -157,14 +169,18 @@ def load_task(name: str, data: str | Path = "auto", max_len: int | None = None) 
         train=splits["train"],
         validation=splits["validation"],
         test=splits["test"],
+        tokenizer=dataset.tokenizer,
     )
 
 
-def trivial_baselines(name: str, train: Split, test: Split) -> dict[str, float]:
-    """Test accuracy in percent of guessing the commonest training label, and of the task's own trivial guesses."""
+def trivial_baselines(name: str, train: Split, test: Split, tokenizer: str = "") -> dict[str, float]:
+    """The metric of task `name` on `test` for guesses that need no model, such as the commonest training label."""
+    spec = task_spec(name)
+    own = _TASKS[name](spec).baselines(train, test, tokenizer)
+    if spec.kind != "classification":
+        return own
     labels, counts = np.unique(train.labels, return_counts=True)
-    majority = 100 * float((test.labels == labels[counts.argmax()]).mean())
-    return {"majority class": majority, **_TASKS[name](task_spec(name)).baselines(train, test)}
+    return {"majority class": 100 * float((test.labels == labels[counts.argmax()]).mean()), **own}
 
 
 def load_dataset(name: str, data: str | Path = "auto") -> tuple[Dataset, str, str, str]:

@@ -18,6 +18,8 @@ class MultiHeadAttention(nn.Module, ABC):
     Raises ValueError when num_heads does not divide dim.
     """
 
+    # Whether the state of the causal form grows with the tokens it stands for, up to max_len.
+    state_grows = False
     # A variant with one projection for queries and keys sets this; its `attend` gets the same tensor as q and k.
     shares_query_key = False
 
@@ -80,10 +82,15 @@ class MultiHeadAttention(nn.Module, ABC):
     def share_with(self, first: "MultiHeadAttention") -> None:
         """Use what is common to all layers of an encoder; called on every later layer with the first one."""
 
-    @property
-    def has_causal_form(self) -> bool:
-        """Whether `causal` works."""
-        return type(self).attend_causal is not MultiHeadAttention.attend_causal
+    @classmethod
+    def forms(cls, settings: dict[str, Any]) -> set[str]:
+        """What a layer with these settings can be: `encoder` (sees all tokens), `causal`, `cross`."""
+        found = {"encoder"}
+        if cls.attend_causal is not MultiHeadAttention.attend_causal:
+            found.add("causal")
+        if cls.summarize is not MultiHeadAttention.summarize:
+            found.add("cross")
+        return found
 
     @property
     def active_dropout(self) -> float:

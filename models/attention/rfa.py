@@ -1,6 +1,6 @@
 """Random feature attention (Peng et al., ICLR 2021)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,11 @@ class RandomFeatureAttention(MultiHeadAttention):
         draw = orthogonal_matrices if orthogonal else torch.randn
         self.register_buffer("pool", draw(pool_size, num_features, self.head_dim))
 
+    @classmethod
+    def forms(cls, settings: dict[str, Any]) -> set[str]:
+        """A gate makes the layer causal alone."""
+        return {"causal"} if settings.get("gate") else super().forms(settings)
+
     def random_matrices(self) -> Tensor:
         """The matrices w~ of this pass, `[heads, num_features, head_dim]`."""
         if self.training and self.redraw:
@@ -73,7 +78,7 @@ class RandomFeatureAttention(MultiHeadAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         if self.gate is not None:
-            raise ValueError("a gated RFA looks back alone; set gate to false for an encoder")
+            raise TypeError("a gated RFA looks back alone; set gate to false for an encoder")
         w = self.random_matrices()
         return linear_attention(self._features(q, w), self._features(k, w), v, padding_mask)
 

@@ -14,6 +14,8 @@ class SoftmaxAttention(MultiHeadAttention):
     Causal with a state, it keeps the keys and values of all tokens so far, at most max_len.
     """
 
+    state_grows = True
+
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         return softmax_attention(q, k, v, padding_mask, self.active_dropout)
 

@@ -17,6 +17,14 @@ def l2_normalize(x: Tensor, eps: float = 1e-3) -> Tensor:
     return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + eps)
 
 
+def project(x: Tensor, w: Tensor) -> Tensor:
+    """w_i . x for every row w_i of a head's matrix; shapes as for `gaussian_features`, D wide."""
+    if x.shape[2] == 1:
+        # Decoding: one product per head over the batch. A batched one would copy w for every sequence.
+        return torch.einsum("bhtd,hfd->bhtf", x, w)
+    return x @ w.transpose(-1, -2)
+
+
 def gaussian_features(x: Tensor, w: Tensor) -> Tensor:
     """Random Fourier features of the Gaussian kernel (Rahimi and Recht 2007; Peng et al. 2021, equation 3).
 
@@ -26,7 +34,7 @@ def gaussian_features(x: Tensor, w: Tensor) -> Tensor:
     x: `[batch, heads, seq_len, head_dim]`; w: `[heads, num_features, head_dim]`, one matrix per head.
     Returns `[batch, heads, seq_len, 2 * num_features]`.
     """
-    projected = x @ w.transpose(-1, -2)  # [batch, heads, seq_len, num_features]
+    projected = project(x, w)  # [batch, heads, seq_len, num_features]
     # torch.compile finds by itself what the function below does by hand, and recomputes the features besides.
     return sin_cos_naive(projected) if torch.compiler.is_compiling() else sin_cos(projected)
 
@@ -73,7 +81,7 @@ def arccos_features(x: Tensor, w: Tensor) -> Tensor:
     Returns `[batch, heads, seq_len, num_features]`.
     """
     # The constant goes to w, so that backward finds all it needs in the features themselves.
-    return torch.relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2))
+    return torch.relu(project(x, w * w.shape[-2] ** -0.5))
 
 
 def elu_features(x: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lra_bench.config import RunConfig, resolve
+from lra_bench.config import RunConfig
 from lra_bench.machine import Code, Machine
 from lra_bench.records import DataRecord, Record, Result, StepProfile, run_id
+from lra_bench.resolve import resolve
 
 TINY = {
     "model.dim": 16,

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 
 from lra_bench.build import build_model
 from lra_bench.compiling import compiles
-from lra_bench.config import resolve
+from lra_bench.resolve import resolve
 from lra_bench.trainer import Trainer
 from tasks import load_task
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from lra_bench import config as config_module
-from lra_bench.config import ConfigError, RunConfig, names, parse_overrides, resolve
+from lra_bench.config import ConfigError, RunConfig
 from lra_bench.plugins import load_plugins
+from lra_bench.resolve import names, parse_overrides, resolve
 
 
 @pytest.mark.parametrize("protocol", names("protocols"))

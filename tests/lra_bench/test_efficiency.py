@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 from lra_bench import ROOT
-from lra_bench.config import resolve
 from lra_bench.efficiency import COLUMNS, build_groups, write_efficiency
 from lra_bench.efficiency_plots import write_efficiency_plots
 from lra_bench.isolated import Ending
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.records import Mode, ProfileRecord, StepProfile
+from lra_bench.resolve import resolve
 
 from .test_cli import lra_bench
 

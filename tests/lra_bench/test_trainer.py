@@ -36,9 +36,11 @@ def outcome(t: Trainer) -> tuple[Any, ...]:
 def test_learns(task: Task, tmp_path: Path, model: str) -> None:
     t = trainer(tiny(model, train__steps=80, train__eval_every=40, train__lr=5e-3), task, tmp_path / "c.pt")
     t.fit()
-    correct, count, _ = t.test()
-    assert count == 60
-    assert correct > 50
+    tested, _ = t.test()
+    assert len(t.test_data) == 60
+    assert tested.correct
+    assert tested.correct > 50
+    assert tested.value == 100 * tested.correct / 60
     assert t.progress.loss_curve[0][1] > 0.5 > t.progress.loss_curve[-1][1]
 
 
@@ -122,12 +124,22 @@ def test_failed_save_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch: pyte
 def test_best_validation_weights_are_tested(task: Task, tmp_path: Path) -> None:
     t = trainer(tiny(), task, tmp_path / "c.pt")
     t.fit()
-    last, _ = t.evaluate(t.test_data)
+    last = t.evaluate(t.test_data)
     t.progress.best_step = 4
     t.progress.best_state = {k: torch.zeros_like(v) for k, v in t.progress.best_state.items()}
-    correct, count, last_accuracy = t.test()
-    assert correct == count // 2  # all-zero weights choose class 0 always
-    assert last_accuracy == 100 * last / count
+    tested, last_accuracy = t.test()
+    assert tested.value == 50.0  # all-zero weights choose class 0 always
+    assert last_accuracy == last.value
+
+
+def test_recent_weights_are_averaged(task: Task, tmp_path: Path) -> None:
+    t = trainer(tiny(train__average=2), task, tmp_path / "c.pt")
+    t.fit()
+    older, newest = t.progress.recent_states
+    t.test()
+    for name, value in t.model.state_dict().items():
+        torch.testing.assert_close(value, (older[name] + newest[name]) / 2)
+    assert any(not torch.equal(older[name], newest[name]) for name in newest)
 
 
 def test_divergence_is_noticed(task: Task, tmp_path: Path) -> None:

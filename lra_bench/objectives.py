@@ -1,0 +1,267 @@
+"""What each kind of task asks of the harness: a model, a loss, and a score on held-out data."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map_only
+
+from models import build_classifier, build_decoder, build_translator
+from tasks import Split, task_spec
+from tasks.language_modelling import score
+from tasks.translation import BEGIN, END, bleu, decode
+
+from .batching import Batch, DeviceSplit
+from .config import RunConfig
+from .stats import Z95, wilson_interval
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A score on a whole split in the units of its metric, and its 95 % interval; correct: of a classification."""
+
+    value: float
+    interval: tuple[float, float] | None
+    correct: int | None = None
+
+
+class Objective(ABC):
+    """One kind of task under one configuration. tokenizer: the task's, which only translations are scored with."""
+
+    # Batches are padded to a multiple of this.
+    length_multiple = 128
+
+    def __init__(self, config: RunConfig, tokenizer: str = "") -> None:
+        self.config, self.spec, self.tokenizer = config, task_spec(config.task), tokenizer
+
+    @abstractmethod
+    def build_model(self) -> nn.Module:
+        """The model, newly initialised from torch's seeded generator."""
+
+    @abstractmethod
+    def random_batch(self) -> Batch:
+        """A full batch of full-length random tokens on torch's current default device."""
+
+    @abstractmethod
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        """What the model says of a batch; the one place where it is called in training."""
+
+    @abstractmethod
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The mean loss of a batch."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
+        """The metric on all of `data`, for a model in evaluation. final: for the record, not only to choose weights."""
+
+    def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
+        """The split as batches of this task; trim: see DeviceSplit."""
+        return DeviceSplit(split, self.config.data.max_len, device, trim=trim, multiple=self.length_multiple)
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.config.train.batch_size, self.config.data.max_len
+
+    def _random(self, extra: int = 0) -> Tensor:
+        batch, length = self._shape
+        return torch.randint(1, self.spec.vocab_size, (batch, length + extra))
+
+    def _sizes(self, *names: str) -> dict[str, Any]:
+        model = self.config.model.model_dump()
+        common = ("dim", "num_heads", "num_layers", "mlp_dim", "dropout", "attention_dropout", "attention_bias")
+        return {name: model[name] for name in (*common, *names)} | self.config.attention.settings
+
+
+class Classification(Objective):
+    """One label per sequence or pair; accuracy in percent."""
+
+    def build_model(self) -> nn.Module:
+        return build_classifier(
+            self.config.attention.name,
+            vocab_size=self.spec.vocab_size,
+            num_classes=self.spec.num_classes,
+            num_inputs=self.spec.num_inputs,
+            max_len=self.config.data.max_len,
+            **self._sizes("positions", "pooling", "embedding_std", "head_layers"),
+        )
+
+    def random_batch(self) -> Batch:
+        tokens = tuple(self._random() for _ in range(self.spec.num_inputs))
+        masks = tuple(torch.zeros(self._shape, dtype=torch.bool) for _ in tokens)
+        return Batch(tokens, masks, torch.randint(self.spec.num_classes, self._shape[:1]))
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        return model(*batch.model_inputs())
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(outputs, batch.labels)
+
+    def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
+        correct = torch.zeros((), dtype=torch.int64, device=accelerator.device)
+        for batch in _share(data, data.by_length(2 * self.config.train.batch_size), accelerator):
+            correct += (self.outputs(model, batch).argmax(dim=-1) == batch.labels).sum()
+        total = int(accelerator.reduce(correct, "sum").item())
+        return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total)
+
+
+class LanguageModelling(Objective):
+    """The next token of a text cut into segments; bits per byte or perplexity."""
+
+    def build_model(self) -> nn.Module:
+        return build_decoder(
+            self.config.attention.name,
+            vocab_size=self.spec.vocab_size,
+            max_len=self.config.data.max_len,
+            **self._sizes("positions", "cutoffs"),
+        )
+
+    def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
+        # Nearly all segments are full; the last one may be padded.
+        return DeviceSplit(split, self.config.data.max_len + 1, device, trim=False)
+
+    def random_batch(self) -> Batch:
+        tokens = self._random(extra=1)
+        return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)))
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Losses of all predicted tokens in nats, `[batch, seq_len]`, 0 for padding."""
+        return self._losses(model, batch, None, keep_state=False)[0]
+
+    def _losses(self, model: nn.Module, batch: Batch, states: Any, keep_state: bool) -> tuple[Tensor, Any]:
+        (tokens,), (mask,) = batch.tokens, batch.padding_masks
+        losses, states = model(tokens[:, :-1], states, keep_state=keep_state, targets=tokens[:, 1:])
+        return losses.masked_fill(mask[:, 1:], 0.0), states
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        return outputs.sum() / (~batch.padding_masks[0][:, 1:]).sum()
+
+    def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
+        carry = self.config.evaluation.carry_state
+        passes = self._carried(model, data) if carry else self._separate(model, data, accelerator)
+        # Per segment: the sum of its losses and how many tokens it predicts.
+        sums = torch.zeros(2, len(data), dtype=torch.float64, device=accelerator.device)
+        for indices, losses, mask in passes:
+            where = torch.from_numpy(indices).to(sums.device)
+            sums[0, where], sums[1, where] = losses.double().sum(-1), (~mask[:, 1:]).double().sum(-1)
+        if not carry:
+            sums = accelerator.reduce(sums, "sum")
+        nats, count = sums.cpu().numpy()
+        mean, metric = float(nats.sum() / count.sum()), self.spec.metric
+        if len(data) < 2:
+            return Evaluation(score(mean, metric), None)
+        # A ratio's standard error, with segments as the independent units.
+        spread = nats - mean * count
+        half = Z95 * math.sqrt((spread**2).sum() * len(data) / (len(data) - 1)) / float(count.sum())
+        return Evaluation(score(mean, metric), (score(mean - half, metric), score(mean + half, metric)))
+
+    def _separate(
+        self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator
+    ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        order = np.array_split(np.arange(len(data)), -(-len(data) // (2 * self.config.train.batch_size)))
+        for indices in order[accelerator.process_index :: accelerator.num_processes]:
+            batch = data.batch(indices)
+            yield indices, self.outputs(model, batch), batch.padding_masks[0]
+
+    def _carried(self, model: nn.Module, data: DeviceSplit) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
+        """As many texts in parallel as a batch has rows, each read segment after segment with its state."""
+        texts = np.array_split(np.arange(len(data)), min(self.config.train.batch_size, len(data)))
+        states: Any = None
+        for step in range(len(texts[0])):
+            # The first texts are longer by a segment than the last ones.
+            indices = np.array([text[step] for text in texts if step < len(text)])
+            states = tree_map_only(Tensor, _first(len(indices)), states)
+            batch = data.batch(indices)
+            losses, states = self._losses(model, batch, states, keep_state=True)
+            yield indices, losses, batch.padding_masks[0]
+
+
+class Translation(Objective):
+    """A target sentence for a source sentence; BLEU of greedy search to choose weights, of beam search on test."""
+
+    length_multiple = 8
+    RESAMPLES = 1000
+
+    def build_model(self) -> nn.Module:
+        return build_translator(
+            self.config.attention.name,
+            vocab_size=self.spec.vocab_size,
+            max_len=self.config.data.max_len + 1,
+            cross=self.config.attention.cross,
+            **self._sizes(),
+        )
+
+    def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
+        return DeviceSplit(split, self.config.data.max_len + 1, device, trim=trim, multiple=self.length_multiple)
+
+    def random_batch(self) -> Batch:
+        tokens = self._random(), self._random(extra=1)
+        masks = tuple(torch.zeros_like(t, dtype=torch.bool) for t in tokens)
+        return Batch(tokens, masks, torch.zeros(len(tokens[0])))
+
+    def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
+        source, target = batch.tokens
+        return model(source, batch.padding_masks[0], target[:, :-1])
+
+    def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        targets = batch.tokens[1][:, 1:]
+        smoothing = self.config.train.label_smoothing if torch.is_grad_enabled() else 0.0
+        return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0, label_smoothing=smoothing)
+
+    def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
+        """Every process translates everything: the corpus's score is no mean of its parts."""
+        sources, references = data.split.inputs
+        order = np.argsort(sources.lengths, kind="stable")
+        found = [""] * len(data)
+        for start in range(0, len(data), 2 * self.config.train.batch_size):
+            indices = order[start : start + 2 * self.config.train.batch_size]
+            for index, text in zip(indices, self._translate(model, data.batch(indices), final), strict=True):
+                found[index] = text
+        resamples = self.RESAMPLES if final else 0
+        value, low, high = bleu(found, decode(self.tokenizer, references), resamples)
+        return Evaluation(value, (low, high))
+
+    def _translate(self, model: nn.Module, batch: Batch, final: bool) -> list[str]:
+        settings, source = self.config.evaluation, batch.tokens[0]
+        tokens = model.translate(  # type: ignore[operator]
+            source,
+            batch.padding_masks[0],
+            begin=BEGIN,
+            end=END,
+            # Of the lengths seen in training; longer ones are the model's going round in circles.
+            max_steps=min(2 * source.shape[1] + 10, self.config.data.max_len),
+            beam=settings.beam if final else 1,
+            length_penalty=settings.length_penalty,
+        )
+        return decode(self.tokenizer, list(tokens.cpu().numpy()))
+
+
+def _first(rows: int) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor[:rows]
+
+
+_KINDS: dict[str, type[Objective]] = {
+    "classification": Classification,
+    "language modelling": LanguageModelling,
+    "translation": Translation,
+}
+
+
+def objective_of(config: RunConfig, tokenizer: str = "") -> Objective:
+    """The objective of the configuration's task."""
+    return _KINDS[task_spec(config.task).kind](config, tokenizer)
+
+
+def _share(data: DeviceSplit, order: list[NDArray[np.int64]], accelerator: Accelerator) -> Iterator[Batch]:
+    """This process's batches of those in `order`."""
+    for indices in order[accelerator.process_index :: accelerator.num_processes]:
+        yield data.batch(indices)

@@ -1,0 +1,246 @@
+"""Protocol + task + model + --set overrides -> one frozen RunConfig."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from tasks import Kind
+
+from . import ROOT
+from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig
+
+CONFIGS = ROOT / "configs"
+
+# Changing these cannot change a result, so they do not make a protocol another one.
+NEUTRAL_SETTINGS = frozenset({"train.checkpoint_every"})
+
+# Compiling a step costs up to a minute and then saves 1 to 4 microseconds a token on two CPU cores.
+COMPILE_FROM_TOKENS = 20_000_000
+
+
+class Protocol(BaseModel, extra="forbid", frozen=True):
+    """A protocol's YAML: everything but the attention. Sections may be partial; `tasks` completes them per task."""
+
+    description: str
+    family: str
+    source: str
+    model: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+    evaluation: dict[str, Any] = {}
+    tasks: dict[str, dict[str, dict[str, Any]]]
+
+    def for_task(self, task: str) -> dict[str, dict[str, Any]]:
+        """The sections that complete the protocol for `task`: its own, else those of `default`. Raises ConfigError."""
+        if task in self.tasks or "default" in self.tasks:
+            return self.tasks.get(task, self.tasks.get("default", {}))
+        raise ConfigError(f"the protocol has no settings for task {task!r}, only for {', '.join(self.tasks)}; add them")
+
+
+class ModelEntry(BaseModel, extra="forbid", frozen=True):
+    """A model's YAML: a registered attention with settings, and others per protocol or in cross attention."""
+
+    description: str
+    paper: str
+    attention: str
+    settings: dict[str, Any] = {}
+    cross: dict[str, Any] = {}
+    protocols: dict[str, dict[str, Any]] = {}
+
+
+_Yaml = TypeVar("_Yaml", bound=BaseModel)
+
+
+def names(kind: Literal["protocols", "tasks", "models"]) -> list[str]:
+    """Names of the YAML files of one kind."""
+    return sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """The error for a name that is not among the known ones, with the near ones."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=2) or known
+    return ConfigError(f"unknown {what} {name!r}; did you mean {' or '.join(map(repr, near))}?")
+
+
+def _read(kind: Literal["protocols", "models"], name: str, schema: type[_Yaml]) -> _Yaml:
+    if name not in names(kind):
+        raise unknown(kind.rstrip("s"), name, names(kind))
+    path = CONFIGS / kind / f"{name}.yaml"
+    try:
+        return schema.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {_first(error)}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def read_protocol(name: str) -> Protocol:
+    """configs/protocols/NAME.yaml. Raises ConfigError."""
+    return _read("protocols", name, Protocol)
+
+
+def read_model(name: str) -> ModelEntry:
+    """configs/models/NAME.yaml, or for an attention without one, such as a plugin's, the attention itself."""
+    if name in names("models"):
+        return _read("models", name, ModelEntry)
+    from models import list_attentions
+
+    if name in list_attentions():
+        return ModelEntry(description=f"attention {name}", paper="", attention=name)
+    raise unknown("model", name, {*names("models"), *list_attentions()})
+
+
+def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
+    """`["train.steps=200"]` -> `{"train.steps": 200}`; values are read as YAML scalars. Raises ConfigError."""
+    parsed = {}
+    for text in settings:
+        key, equals, value = text.partition("=")
+        section, dot, name = key.strip().partition(".")
+        if not (equals and dot and name):
+            raise ConfigError(f"--set {text!r} is not of the form section.name=value, such as train.steps=200")
+        if section != "attention" and key.strip() not in _setting_names():
+            raise unknown("setting", key.strip(), _setting_names())
+        try:
+            parsed[key.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ConfigError(f"--set {text!r}: the value cannot be read; quote it") from None
+    return parsed
+
+
+def resolve(
+    task: str,
+    model_name: str,
+    protocol_name: str,
+    *,
+    seed: int = 0,
+    device: Literal["cpu", "cuda"] = "cpu",
+    data_source: str = "auto",
+    plugins: tuple[str, ...] = (),
+    overrides: dict[str, Any] | None = None,
+) -> RunConfig:
+    """The configuration of one cell. overrides: as from `parse_overrides`.
+
+    Raises ConfigError, in one line and with the near names, for anything wrong in a name, a key or a value.
+    """
+    from models import UnknownAttention, check_settings
+    from tasks import DataError, task_spec
+
+    protocol, entry = read_protocol(protocol_name), read_model(model_name)
+    try:
+        spec = task_spec(task)
+    except DataError as error:
+        raise ConfigError(str(error)) from None
+    for_task = protocol.for_task(task)
+    sections: dict[str, dict[str, Any]] = {
+        section: {**getattr(protocol, section), **for_task.get(section, {})} for section in SECTIONS
+    }
+    sections["data"].setdefault("max_len", spec.max_len)
+    if extra := set(for_task) - set(sections):
+        raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
+    usual = {**entry.settings, **entry.protocols.get(protocol_name, {})}
+    settings = dict(usual)
+    changed = []
+    for key, value in (overrides or {}).items():
+        section, _, name = key.partition(".")
+        if section == "attention":
+            settings[name] = value
+            continue
+        if sections[section].get(name) != value and key not in NEUTRAL_SETTINGS:
+            changed.append(f"{key}={value}")
+        sections[section][name] = value
+    if sections["train"].get("precision", "auto") == "auto":
+        sections["train"]["precision"] = "bf16" if device == "cuda" else "fp32"
+    try:
+        checked = check_settings(entry.attention, settings)
+        across = check_settings(entry.attention, {**settings, **entry.cross}) if spec.kind == "translation" else {}
+        words = [f"{name}={checked[name]}" for name in sorted(settings) if usual.get(name) != checked[name]]
+        attention = AttentionConfig(name=entry.attention, settings=checked, cross=across, changed=" ".join(words))
+        if form := _missing_form(attention, spec.kind):
+            raise ConfigError(f"model {model_name!r} has no {form} form, which {spec.kind} needs; see lra-bench list")
+        run = RunConfig(
+            task=task,
+            protocol=protocol_name,
+            family=protocol.family,
+            overrides=" ".join(sorted(changed)),
+            model_name=model_name,
+            seed=seed,
+            device=device,
+            data_source=data_source,
+            plugins=plugins,
+            attention=attention,
+            **sections,  # type: ignore[arg-type]
+        )
+        _check_carried(run)
+        return _decide_compile(run)
+    except UnknownAttention as error:
+        raise ConfigError(str(error)) from None
+    except ValidationError as error:
+        raise ConfigError(_first(error)) from None
+
+
+# Which forms of attention a kind of task needs: of a model's settings, or of those of its cross attention.
+_NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {
+    "classification": (("encoder", "settings"),),
+    "language modelling": (("causal", "settings"),),
+    "translation": (("causal", "settings"), ("cross", "cross")),
+}
+
+
+def _missing_form(attention: AttentionConfig, kind: Kind) -> str | None:
+    from models import attention_forms
+
+    missing = (
+        form for form, which in _NEEDS[kind] if form not in attention_forms(attention.name, getattr(attention, which))
+    )
+    return next(missing, None)
+
+
+def fitting_kinds(model_name: str) -> list[Kind]:
+    """The kinds of task that a model can do. Raises ConfigError for an unknown one."""
+    entry = read_model(model_name)
+    attention = AttentionConfig(name=entry.attention, settings=entry.settings, cross={**entry.settings, **entry.cross})
+    return [kind for kind in _NEEDS if _missing_form(attention, kind) is None]
+
+
+def _check_carried(run: RunConfig) -> None:
+    """Raise ConfigError where a state is to be carried that cannot be, or through segments that do not follow."""
+    from models import state_grows
+
+    if run.evaluation.carry_state and state_grows(run.attention.name):
+        raise ConfigError(
+            f"model {run.model_name!r} cannot carry its state: it grows with every token; leave it at false"
+        )
+    if run.evaluation.carry_state and (run.data.validation_items or run.data.test_items):
+        raise ConfigError("evaluation.carry_state reads whole splits; set data.validation_items and test_items to null")
+
+
+def _decide_compile(run: RunConfig) -> RunConfig:
+    """`run` with train.compile settled: auto compiles every model of a long run alike, never some of a table."""
+    if run.train.compile != "auto":
+        return run
+    tokens = run.train.steps * run.train.batch_size * run.data.max_len
+    settled = run.train.model_copy(update={"compile": tokens >= COMPILE_FROM_TOKENS})
+    return run.model_copy(update={"train": settled})
+
+
+def _setting_names() -> list[str]:
+    return [f"{section}.{name}" for section, schema in SECTIONS.items() for name in schema.model_fields]
+
+
+def _first(error: ValidationError) -> str:
+    """The first of pydantic's findings, in one line."""
+    found = error.errors()[0]
+    key = ".".join(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden":
+        return str(unknown("setting", key, _setting_names()))
+    if found["type"] == "missing":
+        return f"{key} is missing"
+    if found["type"] == "value_error":
+        return str(found["ctx"]["error"])
+    return f"{key} = {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
