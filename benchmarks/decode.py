@@ -1,39 +1,174 @@
 """Decoding token by token: softmax with a cache of keys and values against RFA's state of constant size.
 
 One self-attention layer with its projections generates `length` tokens, each from the one before, in alternation; what
-the paper's figure draws. Speed is tokens a second over the whole generation, memory the size of the state at its end.
+the paper's figure draws. Speed is tokens a second over the whole generation. Memory is what the state and the last
+step's other tensors take, parameters left out.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 
 from lra_bench.machine import describe_code, describe_machine
-from lra_bench.memory import MIB, keep_freed_memory
+from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
+from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
 from models import MultiHeadAttention, build_attention
 
-VARIANTS = {"softmax": ("softmax", {}), "sdpa": ("sdpa", {}), "rfa": ("rfa", {}), "rfa-gate": ("rfa", {"gate": True})}
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+# Attention, its settings, and whether its step is compiled; a cache's shapes change with every token.
+VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "softmax": ("softmax", {}, False),
+    "sdpa": ("sdpa", {}, False),
+    "linear": ("linear", {}, False),
+    "rfa": ("rfa", {}, False),
+    "rfa compiled": ("rfa", {}, True),
+    "rfa-gate": ("rfa", {"gate": True}, False),
+    "rfa-gate compiled": ("rfa", {"gate": True}, True),
+}
+# A length is measured again until so much time is spent on it.
+SECONDS_PER_LENGTH = 60.0
 
 
-def generate(layer: MultiHeadAttention, x: Tensor, length: int) -> tuple[float, int]:
-    """Seconds to decode `length` tokens, and bytes of the state at the end."""
+class CapturedStep:
+    """A step as a CUDA graph: launching its small kernels one by one takes longer than running them.
+
+    For states of constant size, which the step updates in place.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if state is None:
+            return self.step(x, None)
+        if self.graph is None:
+            self.x, self.state = x.clone(), tree_map_only(Tensor, torch.clone, state)
+            self.step(
+                self.x, tree_map_only(Tensor, torch.clone, state)
+            )  # what is set up at a first call is no part of it
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.y, self.after = self.step(self.x, self.state)
+        elif state is not self.after:
+            tree_map(_copy, self.state, state)
+        self.x.copy_(x)
+        self.graph.replay()
+        return self.y, self.after
+
+
+def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
+    """The layer's step from (token, state) to (token, state)."""
+    attention, settings, compiled = VARIANTS[name]
+    torch.manual_seed(0)
+    layer = build_attention(attention, arguments.dim, arguments.heads, length + 1, **settings)
+    assert isinstance(layer, MultiHeadAttention)
+    layer = layer.to(arguments.device).eval()
+
+    def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return layer.causal(x, state, keep_state=True)
+
+    if not compiled:
+        return step
+    return CapturedStep(step) if arguments.device.startswith("cuda") else torch.compile(step, dynamic=False)
+
+
+def generate(step: Step, x: Tensor, length: int) -> tuple[float, Tensor, Any]:
+    """Seconds to decode `length` tokens, the last one and the state."""
     _wait(x.device)
     started = time.perf_counter()
     state = None
-    with torch.inference_mode():
-        for _ in range(length):
-            x, state = layer.causal(x, state, keep_state=True)
+    for _ in range(length):
+        x, state = step(x, state)
     _wait(x.device)
-    seconds = time.perf_counter() - started
-    assert state is not None
-    return seconds, sum(t.nbytes for t in state if isinstance(t, Tensor))
+    return time.perf_counter() - started, x, state
+
+
+def held_mb(step: Step, x: Tensor, state: Any) -> float:
+    """MiB of the state and of what one more step makes besides."""
+    before = torch.cuda.memory_allocated(x.device) / MIB if x.device.type == "cuda" else 0.0
+    with PeakMemory(x.device) as memory:
+        step(x, state)
+    return memory.allocated_mb - before + sum(t.nbytes for t in state if isinstance(t, Tensor)) / MIB
+
+
+def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[str, object]]:
+    """One row per variant at this length."""
+    torch.compiler.reset()
+    steps = {name: build_step(name, arguments, length) for name in VARIANTS}
+    memory = {}
+    for name, step in steps.items():  # this warms up as well
+        _, last, state = generate(step, x, length)
+        memory[name] = held_mb(step, last, state)
+        del last, state
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    started = time.perf_counter()
+    while not times["softmax"] or (
+        len(times["softmax"]) < arguments.rounds and time.perf_counter() - started < SECONDS_PER_LENGTH
+    ):
+        for name, step in steps.items():
+            times[name].append(generate(step, x, length)[0])
+    seconds = {name: median(values) for name, values in times.items()}
+    return [
+        {
+            "length": length,
+            "model": name,
+            "tokens_per_sec": arguments.batch * length / seconds[name],
+            "memory_mb": memory[name],
+            "speed_vs_softmax": seconds["softmax"] / seconds[name],
+            "speed_vs_sdpa": seconds["sdpa"] / seconds[name],
+            "memory_vs_softmax": memory[name] / memory["softmax"],
+            "rounds": len(times[name]),
+        }
+        for name in steps
+    ]
+
+
+def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
+    """decode.png and decode.svg: speed and memory relative to softmax against length."""
+    figure = new_figure(title, width=11.0)
+    panels = (("speed_vs_softmax", "speed relative to softmax with a cache"), ("memory_vs_softmax", "memory, likewise"))
+    names = list(dict.fromkeys(frame["model"]))
+    for axes, (column, label) in zip(figure.subplots(1, 2), panels, strict=True):
+        for number, name in enumerate(names):
+            rows = frame[frame["model"] == name]
+            axes.plot(
+                rows["length"],
+                rows[column],
+                marker=MARKERS[number % len(MARKERS)],
+                markersize=5,
+                linestyle="--" if name.endswith("compiled") else "-",
+                color=colour_of(name.removesuffix(" compiled"), names),
+                label=name,
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        lengths = sorted(set(frame["length"]))
+        axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
+        axes.minorticks_off()
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("tokens generated")
+        axes.set_ylabel(label)
+        style(axes)
+        axes.legend(frameon=False, fontsize=8)
+    save(figure, folder / "decode")
+
+
+def _copy(own: Any, other: Any) -> Any:
+    return own.copy_(other) if isinstance(own, Tensor) else own
 
 
 def _wait(device: torch.device) -> None:
@@ -47,55 +182,34 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="folder for decode.csv")
+    parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decode.csv and its picture")
     arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
     keep_freed_memory()
-    device = torch.device(arguments.device)
-    x = torch.randn(arguments.batch, 1, arguments.dim, device=device)
-    rows = []
+    x = torch.randn(arguments.batch, 1, arguments.dim, device=arguments.device)
+    machine, code = describe_machine(arguments.device, "fp32"), describe_code()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, object]] = []
     for length in map(int, arguments.lengths.split(",")):
-        layers: dict[str, MultiHeadAttention] = {}
-        for name, (attention, settings) in VARIANTS.items():
-            torch.manual_seed(0)
-            layer = build_attention(attention, arguments.dim, arguments.heads, length, **settings)
-            assert isinstance(layer, MultiHeadAttention)
-            layers[name] = layer.to(device).eval()
-            generate(layers[name], x, min(length, 8))
-        times: dict[str, list[float]] = {name: [] for name in layers}
-        sizes: dict[str, int] = {}
-        for _ in range(arguments.rounds):
-            for name, layer in layers.items():
-                seconds, sizes[name] = generate(layer, x, length)
-                times[name].append(seconds)
-        for name in layers:
-            seconds = median(times[name])
-            rows.append(
-                {
-                    "length": length,
-                    "model": name,
-                    "tokens_per_sec": arguments.batch * length / seconds,
-                    "state_mb": sizes[name] / MIB,
-                    "speed_vs_softmax": median(times["softmax"]) / seconds,
-                    "speed_vs_sdpa": median(times["sdpa"]) / seconds,
-                    "memory_vs_softmax": sizes[name] / sizes["softmax"],
-                }
-            )
+        with torch.inference_mode():
+            rows += measure(arguments, x, length)
         frame = pd.DataFrame(rows)
-        print(frame[frame["length"] == length].round(3).to_string(index=False, header=length == rows[0]["length"]))
-    if arguments.out:
-        machine, code = describe_machine(arguments.device, "fp32"), describe_code()
-        frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch)
-        frame["commit"] = code.short
-        arguments.out.mkdir(parents=True, exist_ok=True)
+        print(frame[frame["length"] == length].round(3).to_string(index=False, header=len(rows) == len(VARIANTS)))
+        frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch, commit=code.short)
         frame.to_csv(arguments.out / "decode.csv", index=False, float_format="%.3f")
-    chosen = frame[(frame["model"] == "rfa") & (frame["length"] == 2048)]
-    for row in chosen.itertuples():
-        print(
-            f"rfa at 2,048 tokens: {row.speed_vs_softmax:.1f} times the speed of softmax with a cache"
-            f" ({row.speed_vs_sdpa:.1f} of sdpa), {100 * row.memory_vs_softmax:.1f} % of its state"
-        )
+    shape = f"batch {arguments.batch}, {arguments.heads} heads of {arguments.dim // arguments.heads}"
+    draw(arguments.out, frame, f"decoding token by token, one layer, {shape}, {machine.device}")
+    print(f"written: {arguments.out / 'decode.csv'}, {arguments.out / 'decode.png'}, {arguments.out / 'decode.svg'}")
+    chosen = frame[frame["length"] == 2048].set_index("model")
+    for name in ("rfa", "rfa compiled"):
+        if name in chosen.index:
+            row = chosen.loc[name]
+            print(
+                f"{name} at 2,048 tokens: {row['speed_vs_softmax']:.1f} times the speed of softmax with a cache"
+                f" ({row['speed_vs_sdpa']:.1f} of sdpa), {100 * row['memory_vs_softmax']:.1f} % of its memory"
+            )
 
 
 if __name__ == "__main__":

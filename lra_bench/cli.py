@@ -153,18 +153,17 @@ def leaderboard(out: Out = Path("results")) -> None:
 
 @app.command("list")
 def list_() -> None:
-    """Show tasks, models and protocols; of models also which tasks their attention is fit for."""
+    """Show tasks, models and protocols."""
     import yaml
 
-    from .resolve import CONFIGS, fitting_kinds, names
+    from .resolve import CONFIGS, names
 
     for kind in ("tasks", "models", "protocols"):
         print(kind)
         for name in names(kind):
             entry = yaml.safe_load((CONFIGS / kind / f"{name}.yaml").read_text(encoding="utf-8"))
             paper = f" [{entry['paper']}]" if entry.get("paper") else ""
-            fit = f"; for {', '.join(fitting_kinds(name))}" if kind == "models" else ""
-            print(f"  {name:<16} {entry['description']}{fit}{paper}")
+            print(f"  {name:<16} {entry['description']}{paper}")
 
 
 def _arena() -> list[str]:

@@ -162,7 +162,8 @@ def resolve(
         words = [f"{name}={checked[name]}" for name in sorted(settings) if usual.get(name) != checked[name]]
         attention = AttentionConfig(name=entry.attention, settings=checked, cross=across, changed=" ".join(words))
         if form := _missing_form(attention, spec.kind):
-            raise ConfigError(f"model {model_name!r} has no {form} form, which {spec.kind} needs; see lra-bench list")
+            able = ", ".join(name for name in names("models") if spec.kind in fitting_kinds(name))
+            raise ConfigError(f"model {model_name!r} has no {form} form, which {spec.kind} needs; {able} can")
         run = RunConfig(
             task=task,
             protocol=protocol_name,

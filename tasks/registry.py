@@ -31,9 +31,9 @@ class TaskSpec(BaseModel):
     """A task's YAML.
 
     kind: what is learned; metric: what test reports; version: raise it when anything changes that moves scores, and
-    its caches are made anew; vocab_size: token ids, padding included, at most; max_len: tokens of a sequence, for
-    language modelling the context; num_inputs: sequences per example; languages: of a translation, from and to;
-    auto: what `--data auto` tries first.
+    its caches are made anew; num_classes: 1 where there are none; vocab_size: token ids, padding included, at most;
+    max_len: tokens of a sequence, for language modelling the context; num_inputs: sequences per example; languages:
+    of a translation, from and to; auto: what `--data auto` tries first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,10 +43,10 @@ class TaskSpec(BaseModel):
     version: PositiveInt
     kind: Kind = "classification"
     metric: Metric = "accuracy"
-    num_classes: PositiveInt = 1
+    num_classes: PositiveInt
     vocab_size: PositiveInt
     max_len: PositiveInt
-    validation_size: PositiveInt = 1
+    validation_size: PositiveInt
     split_seed: int = 0
     num_inputs: Literal[1, 2] = 1
     languages: tuple[str, str] | None = None

@@ -87,7 +87,11 @@ class RandomFeatureAttention(MultiHeadAttention):
     ) -> tuple[Tensor, LinearState | None]:
         w = self.random_matrices()
         log_gate = None if self.gate is None else F.logsigmoid(self.gate(x)).transpose(1, 2)
-        y, state = causal_linear_attention(self._features(q, w), self._features(k, w), v, log_gate, state)
+        if q.shape[2] == 1:  # decoding is a matter of how many small operations there are
+            phi_q, phi_k = self._features(torch.cat((q, k)), w).chunk(2)
+        else:
+            phi_q, phi_k = self._features(q, w), self._features(k, w)
+        y, state = causal_linear_attention(phi_q, phi_k, v, log_gate, state)
         return y, state if keep_state else None
 
     def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ from .linear_attention import EPSILON
 class LinearState(NamedTuple):
     """All that a causal linear attention keeps of the tokens before, whatever their number.
 
-    sums: S_t and as its last column z_t, `[batch, heads, features, head_dim + 1]`; weight: what the weights of the
+    sums: S_t transposed and as its last row z_t, `[batch, heads, head_dim + 1, features]`: so a token's update and its
+    reading run along memory, and compile into one pass; weight: what the weights of the
     keys in it add up to, `[batch, heads]`: their number, or under a gate at most 1. Both float32.
     """
 
@@ -24,7 +25,7 @@ def empty_state(phi_k: Tensor, v: Tensor) -> LinearState:
     """The state before the first token, for features like phi_k and values like v, `[batch, heads, ...]`."""
     batch, heads = phi_k.shape[:2]
     dtype = torch.promote_types(v.dtype, torch.float32)
-    sums = torch.zeros(batch, heads, phi_k.shape[-1], v.shape[-1] + 1, dtype=dtype, device=v.device)
+    sums = torch.zeros(batch, heads, v.shape[-1] + 1, phi_k.shape[-1], dtype=dtype, device=v.device)
     return LinearState(sums, sums.new_zeros(batch, heads))
 
 
@@ -73,12 +74,14 @@ def causal_linear_attention(
             within = within * (decay - decay.transpose(-1, -2)).masked_fill(future, -torch.inf).exp()
             from_start, to_end = q * decay.exp(), values * (decay[..., -1:, :] - decay).exp()
             over = decay[..., -1:, :].exp()  # the whole chunk's product
-        updates = k.transpose(-1, -2) @ to_end  # [batch, heads, chunks, features, head_dim + 1]
+        updates = to_end.transpose(-1, -2) @ k  # [batch, heads, chunks, head_dim + 1, features]
         starts = []
         for chunk, update in enumerate(updates.unbind(2)):
             starts.append(sums)
             sums = (sums if over is None else sums * over[:, :, chunk]) + update
-        out = (within @ values + from_start @ torch.stack(starts, dim=2)).flatten(2, 3)[:, :, :seq_len]
+        out = (within @ values + from_start @ torch.stack(starts, dim=2).transpose(-1, -2)).flatten(2, 3)[
+            :, :, :seq_len
+        ]
         weights = _total_weights(weight, log_gate, seq_len)  # [batch, heads, seq_len]
         floor = eps * weights.clamp_max(1.0).unsqueeze(-1)
         y = out[..., :-1] / torch.maximum(out[..., -1:], floor)
@@ -114,21 +117,22 @@ def linear_attention_step(
     """One token: the state is updated with it, then read; the same time and memory however many came before.
 
     phi_q, phi_k: `[batch, heads, features]`; v: `[batch, heads, head_dim]`; gate: g_t, `[batch, heads]`.
-    Returns the output, `[batch, heads, head_dim]`, and the new state; under inference_mode the old one is overwritten,
+    Returns the output, `[batch, heads, head_dim]`, and the new state; without gradients the old one is overwritten,
     which spares a copy of it per token.
     """
     sums, weight = state
+    if torch.is_grad_enabled():
+        sums, weight = sums.clone(), weight.clone()
     values = F.pad(v.to(sums.dtype), (0, 1), value=1.0)
-    if gate is not None:
+    if gate is None:
+        weight = weight.add_(1.0)
+    else:
         g = gate.to(sums.dtype)
         values = values * (1.0 - g).unsqueeze(-1)
-        weight = g * weight + (1.0 - g)
-        sums = sums.mul_(g[..., None, None]) if torch.is_inference_mode_enabled() else sums * g[..., None, None]
-    else:
-        weight = weight + 1.0
-    k, values = phi_k.to(sums.dtype).unsqueeze(-1), values.unsqueeze(-2)
-    sums = sums.addcmul_(k, values) if torch.is_inference_mode_enabled() else sums + k * values
-    out = (phi_q.to(sums.dtype).unsqueeze(-2) @ sums).squeeze(-2)
+        weight = weight.mul_(g).add_(1.0 - g)
+        sums = sums.mul_(g[..., None, None])
+    sums = sums.addcmul_(phi_k.to(sums.dtype).unsqueeze(-2), values.unsqueeze(-1))
+    out = (phi_q.to(sums.dtype).unsqueeze(-2) @ sums.transpose(-1, -2)).squeeze(-2)
     floor = eps * weight.clamp_max(1.0).unsqueeze(-1)
     return (out[..., :-1] / torch.maximum(out[..., -1:], floor)).to(v.dtype), LinearState(sums, weight)
 

@@ -4,20 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from lra_bench import config as config_module
+from lra_bench import resolve as resolve_module
 from lra_bench.config import ConfigError, RunConfig
 from lra_bench.plugins import load_plugins
-from lra_bench.resolve import names, parse_overrides, resolve
+from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
 
 
 @pytest.mark.parametrize("protocol", names("protocols"))
 @pytest.mark.parametrize("model", names("models"))
 def test_every_model_resolves_under_every_protocol(protocol: str, model: str) -> None:
-    config = resolve("text", model, protocol)
-    assert config.attention.name
-    assert config.train.precision == "fp32"
-    assert resolve("text", model, protocol, device="cuda").train.precision == "bf16"
-    assert RunConfig.model_validate_json(config.model_dump_json()) == config
+    tasks = {"classification": "text", "language modelling": "lm", "translation": "mt"}
+    for kind in fitting_kinds(model):
+        if protocol == "paper" and kind == "classification":
+            continue
+        config = resolve(tasks[kind], model, protocol)
+        assert config.attention.name
+        assert config.train.precision == "fp32"
+        assert resolve(tasks[kind], model, protocol, device="cuda").train.precision == "bf16"
+        assert RunConfig.model_validate_json(config.model_dump_json()) == config
 
 
 def test_protocols_hold_the_published_numbers() -> None:
@@ -121,7 +125,7 @@ def test_bad_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, me
     for kind in ("protocols", "models"):
         (tmp_path / kind).mkdir()
     (tmp_path / "protocols" / "bad.yaml").write_text(text)
-    monkeypatch.setattr(config_module, "CONFIGS", tmp_path)
+    monkeypatch.setattr(resolve_module, "CONFIGS", tmp_path)
     with pytest.raises(ConfigError, match=message) as caught:
         resolve("text", "rfa", "bad")
     assert "\n" not in str(caught.value)

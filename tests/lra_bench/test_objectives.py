@@ -118,8 +118,8 @@ def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     for split in ("train", "validation", "test"):
         many = 20 if split == "train" else 1
         write_parquet(tmp_path / f"{split}.parquet", {"en": source * many, "de": target * many})
-    config = small("mt", model, model__dim=32, model__dropout=0.0, data__max_len=16, train__steps=150,
-                   train__batch_size=24, train__lr=0.05, train__warmup=30, train__eval_every=75)  # fmt: skip
+    config = small("mt", model, model__dim=32, model__dropout=0.0, data__max_len=16, train__steps=300,
+                   train__batch_size=24, train__lr=0.05, train__warmup=30, train__eval_every=150)  # fmt: skip
     t = trainer(config, load_task("mt", tmp_path, 16), tmp_path / "c.pt")
     t.fit()
     tested, _ = t.test()

@@ -28,7 +28,7 @@ def inputs(seq_len: int, gated: bool, bias: float = 0.0) -> tuple[Tensor, Tensor
 
 
 def random_state(features: int = 32) -> LinearState:
-    sums = torch.rand(BATCH, HEADS, features, HEAD_DIM + 1, dtype=torch.float64)
+    sums = torch.rand(BATCH, HEADS, HEAD_DIM + 1, features, dtype=torch.float64)
     return LinearState(sums, torch.rand(BATCH, HEADS, dtype=torch.float64))
 
 
