@@ -6,7 +6,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +65,7 @@ class LanguageModelling(TaskLoader):
         import datasets
 
         sets = datasets.load_dataset(hub.repo, hub.subset, revision=hub.revision)
-        # The hub's rows end with their line breaks.
-        texts = {split: "".join(sets[split]["text"]).encode() for split in SPLITS}
+        texts = {split: _join(sets[split]["text"]) for split in SPLITS}
         return self.encode(hub.subset or hub.repo.rpartition("/")[2], texts)
 
     def generate(self) -> Dataset:
@@ -170,6 +169,9 @@ def _read_lines(file: Path) -> bytes:
         raise DataError(f"{file}: text must be a string, not {column.type}")
     if column.null_count:
         raise DataError(f"{file}: a row has no text; fill it in or remove it")
-    lines = column.to_pylist()
-    # Some writers keep a line's break in its row, others leave it out.
+    return _join(column.to_pylist())
+
+
+def _join(lines: Iterable[str]) -> bytes:
+    """One line a row. Some writers keep a line's break in its row, the hub's only that of lines that are not empty."""
     return "".join(line if line.endswith("\n") else line + "\n" for line in lines).encode()

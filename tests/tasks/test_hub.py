@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from tasks import load_task, task_spec
+from tasks.parquet import write_parquet
 
 from .fake_hub import fake_hub
 
@@ -123,3 +124,61 @@ def test_listops_and_release_files_from_the_hub(tmp_path: Path, monkeypatch: pyt
         loaded = load("hub", endpoint, tmp_path, task="retrieval")
     assert loaded[2] == load_task("retrieval", data=aan).fingerprint  # type: ignore[index]
     assert not any("archive" in line for line in log)
+
+
+README = """---
+configs:
+- config_name: {subset}
+  data_files:
+  - split: train
+    path: {subset}/train-*
+  - split: validation
+    path: {subset}/validation-*
+  - split: test
+    path: {subset}/test-*
+---
+"""
+
+
+def write_subset(repo: Path, subset: str, splits: dict[str, dict[str, object]]) -> None:
+    """Files of one of a repository's subsets, and the README that says which they are."""
+    for split, columns in splits.items():
+        write_parquet(repo / subset / f"{split}-00000-of-00001.parquet", columns)
+    (repo / "README.md").write_text(README.format(subset=subset))
+
+
+@pytest.mark.parametrize("task", ["lm", "wikitext103"])
+def test_wikitext_comes_as_the_hub_has_it(task: str, tmp_path: Path) -> None:
+    hub = task_spec(task).hub
+    assert hub is not None
+    assert hub.subset is not None
+    # The hub's rows keep their line breaks; an empty row is an empty line.
+    lines = ["", " = Title = \n", " A few words <unk> more . \n"]
+    splits = {split: {"text": lines * count} for split, count in (("train", 30), ("validation", 3), ("test", 4))}
+    write_subset(tmp_path / "repo", hub.subset, splits)
+    with fake_hub(tmp_path / "repo", hub.repo, hub.revision) as (endpoint, _):
+        loaded = load("hub", endpoint, tmp_path, task)
+    release = tmp_path / "release"
+    release.mkdir()
+    for split, short in (("train", "train"), ("validation", "valid"), ("test", "test")):
+        (release / f"wiki.{short}.tokens").write_text("".join(line or "\n" for line in splits[split]["text"]))
+    local = load_task(task, release)
+    assert loaded == ["hub", f"hub {hub.repo} at {hub.revision[:12]}", local.fingerprint, len(local.train), 1]
+
+
+@pytest.mark.parametrize(("task", "languages"), [("wmt14-de", ("en", "de")), ("wmt14-fr", ("en", "fr"))])
+def test_wmt_comes_as_the_hub_has_it(task: str, languages: tuple[str, str], tmp_path: Path) -> None:
+    hub = task_spec(task).hub
+    assert hub is not None
+    assert hub.subset is not None
+    source, target = languages
+    pairs = [{target: f"{i} eins", source: f"{i} one"} for i in range(40)]
+    splits = {split: {"translation": pairs[:count]} for split, count in (("train", 40), ("validation", 3), ("test", 5))}
+    write_subset(tmp_path / "repo", hub.subset, splits)
+    with fake_hub(tmp_path / "repo", hub.repo, hub.revision) as (endpoint, _):
+        loaded = load("hub", endpoint, tmp_path, task)
+    for split, columns in splits.items():
+        both = {language: [pair[language] for pair in columns["translation"]] for language in languages}
+        write_parquet(tmp_path / "local" / f"{split}.parquet", both)
+    local = load_task(task, tmp_path / "local")
+    assert loaded == ["hub", f"hub {hub.repo} at {hub.revision[:12]}", local.fingerprint, 40, 5]
