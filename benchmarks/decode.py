@@ -39,6 +39,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
 }
 # A length is measured again until so much time is spent on it.
 SECONDS_PER_LENGTH = 60.0
+WARMUP_TOKENS = 32
 
 
 class CapturedStep:
@@ -109,27 +110,29 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[
     """One row per variant at this length."""
     torch.compiler.reset()
     steps = {name: build_step(name, arguments, length) for name in VARIANTS}
-    memory = {}
-    for name, step in steps.items():  # this warms up as well
-        _, last, state = generate(step, x, length)
-        memory[name] = held_mb(step, last, state)
-        del last, state
+    for step in steps.values():
+        generate(step, x, min(length, WARMUP_TOKENS))
+    memory: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
     started = time.perf_counter()
     while not times["softmax"] or (
         len(times["softmax"]) < arguments.rounds and time.perf_counter() - started < SECONDS_PER_LENGTH
     ):
         for name, step in steps.items():
-            times[name].append(generate(step, x, length)[0])
-    seconds = {name: median(values) for name, values in times.items()}
+            seconds, last, state = generate(step, x, length)
+            times[name].append(seconds)
+            if name not in memory:
+                memory[name] = held_mb(step, last, state)
+            del last, state
+    medians = {name: median(values) for name, values in times.items()}
     return [
         {
             "length": length,
             "model": name,
-            "tokens_per_sec": arguments.batch * length / seconds[name],
+            "tokens_per_sec": arguments.batch * length / medians[name],
             "memory_mb": memory[name],
-            "speed_vs_softmax": seconds["softmax"] / seconds[name],
-            "speed_vs_sdpa": seconds["sdpa"] / seconds[name],
+            "speed_vs_softmax": medians["softmax"] / medians[name],
+            "speed_vs_sdpa": medians["sdpa"] / medians[name],
             "memory_vs_softmax": memory[name] / memory["softmax"],
             "rounds": len(times[name]),
         }
@@ -155,7 +158,7 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
                 label=name,
             )
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set_yscale("log", base=2)
         lengths = sorted(set(frame["length"]))
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
         axes.minorticks_off()
@@ -163,7 +166,7 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
         axes.set_xlabel("tokens generated")
         axes.set_ylabel(label)
         style(axes)
-        axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8)
     save(figure, folder / "decode")
 
 

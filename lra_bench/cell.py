@@ -11,14 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from tasks import Metric, Task, load_task, trivial_baselines
 
 from .config import RunConfig
-from .isolated import limit_address_space, stop_on_sigterm
+from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
-from .records import DataRecord, Record, Result, Score, now, write_record
+from .records import DataRecord, Record, Result, Score, now, read_record, record_path, write_record
 
 if TYPE_CHECKING:
     from .objectives import Evaluation
@@ -133,6 +134,7 @@ def result_of(metric: Metric, test: Evaluation, last: float, progress: Progress)
             accuracy=test.value,
             ci95=test.interval,
             correct=test.correct,
+            right=test.right,
             last_accuracy=last,
             validation_accuracy=progress.best_score,
             best_step=progress.best_step,
@@ -147,11 +149,35 @@ def result_of(metric: Metric, test: Evaluation, last: float, progress: Progress)
     )
 
 
+def run_alone(plan: CellPlan) -> Record:
+    """`run_cell`, one process at a time: two sweeps over one folder share what each of them finishes.
+
+    The operating system gives the lock up when its holder dies, however that happens.
+    """
+    name = plan.record.run_id
+    lock = FileLock(plan.out / "runs" / f".{name}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"  {name}: another process is at it; waiting for it to end", file=sys.stderr, flush=True)
+        lock.acquire()
+        finished = read_record(record_path(plan.out, name), Record)
+        if finished and finished.status == "ok" and finished.digest == plan.record.digest:
+            return finished
+    with lock:
+        return run_cell(plan)
+
+
 def main() -> None:
     """Read the plan from standard input, run it; the exit code is 0 only for status ok."""
     stop_on_sigterm()
+    end_with_parent()
     plan = CellPlan.model_validate_json(sys.stdin.read())
-    sys.exit(0 if run_cell(plan).status == "ok" else 1)
+    try:
+        ended = run_alone(plan).status
+    except KeyboardInterrupt:  # told to stop before it began
+        ended = "interrupted"
+    sys.exit(0 if ended == "ok" else 1)
 
 
 if __name__ == "__main__":

@@ -151,6 +151,24 @@ def leaderboard(out: Out = Path("results")) -> None:
     _tables(out)
 
 
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="Model, as the leaderboard names it.")],
+    second: Annotated[str, typer.Argument(help="The model to compare it with.")],
+    out: Out = Path("results"),
+) -> None:
+    """Say of two models which is better, by how much, and whether the evidence suffices."""
+    from .compare import compare as compare_entries
+    from .config import ConfigError
+    from .records import Record, read_records
+    from .tables import build_tables
+
+    found = compare_entries(build_tables(read_records(out, Record)), first, second)
+    if not found:
+        raise ConfigError(f"no table under {out} has scores of both {first!r} and {second!r}")
+    print("\n".join(map(str, found)))
+
+
 @app.command("list")
 def list_() -> None:
     """Show tasks, models and protocols."""

@@ -52,8 +52,9 @@ def _describe_splits(task: Task, max_len: int, protocol: str) -> None:
 
     for name in ("train", "validation", "test"):
         split = getattr(task, name)
-        balance = " ".join(f"{100 * s:.1f}" for s in np.bincount(split.labels, minlength=task.num_classes) / len(split))
-        print(f"{name}: {len(split):,} examples; classes {balance} %")
+        shares = np.bincount(split.labels, minlength=task.num_classes) / len(split)
+        balance = "; classes " + " ".join(f"{100 * s:.1f}" for s in shares) + " %" if task.num_classes > 1 else ""
+        print(f"{name}: {len(split):,} examples{balance}")
         for number, sequences in enumerate(split.inputs, 1):
             quantiles = " ".join(f"{q:,.0f}" for q in np.percentile(sequences.lengths, QUANTILES))
             share = 100 * float((sequences.lengths > max_len).mean())

@@ -23,16 +23,21 @@ from tasks.translation import BEGIN, END, bleu, decode
 
 from .batching import Batch, DeviceSplit
 from .config import RunConfig
+from .records import pack_bits
 from .stats import Z95, wilson_interval
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A score on a whole split in the units of its metric, and its 95 % interval; correct: of a classification."""
+    """A score on a whole split in the units of its metric, and its 95 % interval.
+
+    correct, right: of a classification, how many examples were predicted right and which (see `records.pack_bits`).
+    """
 
     value: float
     interval: tuple[float, float] | None
     correct: int | None = None
+    right: str = ""
 
 
 class Objective(ABC):
@@ -107,11 +112,15 @@ class Classification(Objective):
         return F.cross_entropy(outputs, batch.labels)
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
-        correct = torch.zeros((), dtype=torch.int64, device=accelerator.device)
-        for batch in _share(data, data.by_length(2 * self.config.train.batch_size), accelerator):
-            correct += (self.outputs(model, batch).argmax(dim=-1) == batch.labels).sum()
-        total = int(accelerator.reduce(correct, "sum").item())
-        return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total)
+        right = torch.zeros(len(data), dtype=torch.int32, device=accelerator.device)
+        order = data.by_length(2 * self.config.train.batch_size)
+        for indices in order[accelerator.process_index :: accelerator.num_processes]:
+            batch = data.batch(indices)
+            hits = self.outputs(model, batch).argmax(dim=-1) == batch.labels
+            right[torch.from_numpy(indices).to(right.device, non_blocking=True)] = hits.int()
+        items = accelerator.reduce(right, "sum").bool().cpu().numpy()
+        total = int(items.sum())
+        return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total, pack_bits(items))
 
 
 class LanguageModelling(Objective):
@@ -259,9 +268,3 @@ _KINDS: dict[str, type[Objective]] = {
 def objective_of(config: RunConfig, tokenizer: str = "") -> Objective:
     """The objective of the configuration's task."""
     return _KINDS[task_spec(config.task).kind](config, tokenizer)
-
-
-def _share(data: DeviceSplit, order: list[NDArray[np.int64]], accelerator: Accelerator) -> Iterator[Batch]:
-    """This process's batches of those in `order`."""
-    for indices in order[accelerator.process_index :: accelerator.num_processes]:
-        yield data.batch(indices)

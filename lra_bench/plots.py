@@ -147,9 +147,11 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     # Better is up in every picture.
     if lower:
         axes.invert_yaxis()
-    axes.set_ylabel(f"test {axis_label(table.metric)} (bars: 95 % interval){', downwards is worse' * lower}")
+    axes.set_ylabel(f"test {axis_label(table.metric)}{', lower (here up) is better' * lower}")
+    parts = ["bars: 95 % interval"]
     if largest:
-        axes.set_title("area of a bubble: peak memory of a training step", fontsize=9, color="#555555")
+        parts.insert(0, "area of a bubble: peak memory of a training step")
+    axes.set_title("; ".join(parts), fontsize=9, color="#555555")
     return True
 
 

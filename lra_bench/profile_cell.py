@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from .isolated import limit_address_space, stop_on_sigterm
+from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import Mode, ProfileRecord, now, write_record
 
@@ -72,6 +72,7 @@ def profile_cell(plan: ProfilePlan) -> None:
 def main() -> None:
     """Read the plan from standard input and carry it out."""
     stop_on_sigterm()
+    end_with_parent()
     try:
         profile_cell(ProfilePlan.model_validate_json(sys.stdin.read()))
     except KeyboardInterrupt:

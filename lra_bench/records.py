@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
@@ -10,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks import Metric
@@ -64,11 +67,13 @@ class DataRecord(_Part):
 
 class Result(_Part):
     """Accuracies in percent. accuracy: test, of the weights with the best validation accuracy, at `best_step`;
-    last_accuracy: test, of the last weights; ci95: Wilson interval of `accuracy`."""
+    last_accuracy: test, of the last weights; ci95: Wilson interval of `accuracy`; right: which test examples, in
+    their order, were predicted right, see `pack_bits`."""
 
     accuracy: float
     ci95: tuple[float, float]
     correct: int
+    right: str = ""
     last_accuracy: float
     validation_accuracy: float
     best_step: int
@@ -155,6 +160,19 @@ class ProfileRecord(_Part):
 
 AnyRecord = TypeVar("AnyRecord", Record, ProfileRecord)
 FOLDERS: dict[type[Record] | type[ProfileRecord], str] = {Record: "runs", ProfileRecord: "profiles"}
+
+
+def pack_bits(bits: NDArray[np.bool_]) -> str:
+    """A bit per example, as text for JSON: base64 of the bytes, the first example in the highest bit."""
+    return base64.b64encode(np.packbits(bits).tobytes()).decode()
+
+
+def unpack_bits(text: str, count: int) -> NDArray[np.bool_]:
+    """The `count` bits that `pack_bits` packed. Raises ValueError for a text of another length."""
+    packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
+    if len(packed) != -(-count // 8):
+        raise ValueError(f"{len(packed)} bytes are not the bits of {count} examples")
+    return np.unpackbits(packed, count=count).astype(bool)
 
 
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:

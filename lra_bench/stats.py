@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks import Metric
 
 Z95 = 1.959963984540054
@@ -37,3 +40,18 @@ def axis_label(metric: Metric) -> str:
 def format_score(score: float, metric: Metric) -> str:
     """A score with its unit, for a sentence."""
     return f"{score:.{decimals(metric)}f} {'%' if metric == 'accuracy' else metric}"
+
+
+def paired_bootstrap(
+    a: NDArray[np.float64], b: NDArray[np.float64], resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """95 % percentile interval of mean(a - b) when the items are drawn anew, with replacement (Efron 1979).
+
+    a, b: a score per item, `[num_items]`, of two models on the same items.
+    """
+    difference = np.asarray(a - b, dtype=np.float64)
+    # How often each value comes up is all that a resample is; there are few values, however many items.
+    values, counts = np.unique(difference, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(difference), counts / len(difference), size=resamples)
+    low, high = np.percentile(drawn @ values / len(difference), [2.5, 97.5])
+    return float(low), float(high)

@@ -11,6 +11,7 @@ from lra_bench.build import build_model, count_parameters, estimate_step
 from lra_bench.checkpoint import load_checkpoint, save_checkpoint
 from lra_bench.config import RunConfig
 from lra_bench.optim import learning_rate_factor
+from lra_bench.records import unpack_bits
 from lra_bench.trainer import Diverged, Trainer
 from tasks import Task, load_task
 
@@ -41,6 +42,7 @@ def test_learns(task: Task, tmp_path: Path, model: str) -> None:
     assert tested.correct
     assert tested.correct > 50
     assert tested.value == 100 * tested.correct / 60
+    assert unpack_bits(tested.right, 60).sum() == tested.correct
     assert t.progress.loss_curve[0][1] > 0.5 > t.progress.loss_curve[-1][1]
 
 

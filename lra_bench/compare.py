@@ -1,0 +1,95 @@
+"""Is one model better than another? Paired over the same test examples where the records tell which were right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .records import Record, Result, unpack_bits
+from .resolve import unknown
+from .stats import decimals, format_score, lower_is_better, paired_bootstrap
+from .tables import Entry, Table
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first entry's score less the second's in one table, with its 95 % interval.
+
+    paired: by resampling test examples, the same for both; else from the two intervals (Newcombe 1998).
+    """
+
+    table: Table
+    first: Entry
+    second: Entry
+    difference: float
+    interval: tuple[float, float]
+    paired: bool
+
+    @property
+    def better(self) -> Entry | None:
+        """The entry that the evidence says is better; None where it does not suffice."""
+        low, high = self.interval
+        if low <= 0 <= high:
+            return None
+        return self.first if (self.difference > 0) != lower_is_better(self.table.metric) else self.second
+
+    def __str__(self) -> str:
+        metric, digits = self.table.metric, decimals(self.table.metric)
+        unit = "points" if metric == "accuracy" else metric
+        low, high = sorted(abs(bound) for bound in self.interval)
+        scores = " and ".join(f"{e.label} {format_score(e.score or 0.0, metric)}" for e in (self.first, self.second))
+        how = (
+            f"paired over {self.table.first.data.test_size:,} test examples" if self.paired else "from their intervals"
+        )
+        if self.better is None:
+            signed = " to ".join(f"{bound:+.{digits}f}" for bound in self.interval)
+            verdict = f"the evidence does not suffice: {self.first.label} less {self.second.label} is {signed} {unit}"
+        else:
+            worse = self.second if self.better is self.first else self.first
+            verdict = (
+                f"{self.better.label} is better than {worse.label} by {abs(self.difference):.{digits}f} {unit}"
+                f" (95 % interval {low:.{digits}f} to {high:.{digits}f})"
+            )
+        return f"{self.table.title}: {scores}; {verdict}, {how}"
+
+
+def compare(tables: Iterable[Table], first: str, second: str) -> list[Comparison]:
+    """The two labelled entries in every table that has both.
+
+    Raises ConfigError for a label that is in no table. Tables in which one of the two has no score are left out.
+    """
+    tables = list(tables)
+    labels = {entry.label for table in tables for entry in table.entries}
+    for label in (first, second):
+        if label not in labels:
+            raise unknown("model", label, labels)
+    found = []
+    for table in tables:
+        entries = {entry.label: entry for entry in table.entries if entry.score is not None}
+        if first in entries and second in entries:
+            found.append(_compare(table, entries[first], entries[second]))
+    return found
+
+
+def _compare(table: Table, a: Entry, b: Entry) -> Comparison:
+    assert a.score is not None
+    assert b.score is not None
+    difference = a.score - b.score
+    right = [_right(entry.scored, table.first.data.test_size) for entry in (a, b)]
+    if right[0] is not None and right[1] is not None:
+        interval = paired_bootstrap(100 * right[0].mean(axis=0), 100 * right[1].mean(axis=0))
+        return Comparison(table, a, b, difference, interval, paired=True)
+    if a.interval is None or b.interval is None:
+        return Comparison(table, a, b, difference, (-np.inf, np.inf), paired=False)
+    below = np.hypot(a.score - a.interval[0], b.interval[1] - b.score)
+    above = np.hypot(a.interval[1] - a.score, b.score - b.interval[0])
+    return Comparison(table, a, b, difference, (difference - float(below), difference + float(above)), paired=False)
+
+
+def _right(records: Sequence[Record], count: int) -> NDArray[np.bool_] | None:
+    """Which examples each seed got right, `[seeds, examples]`; None where a record does not tell."""
+    texts = [r.result.right for r in records if isinstance(r.result, Result) and r.result.right]
+    return np.stack([unpack_bits(text, count) for text in texts]) if texts and len(texts) == len(records) else None
