@@ -105,6 +105,8 @@ PEERS: dict[str, tuple[str, Callable[[int, int, int], Layer]]] = {
 # After two rounds no further one is begun once so much time is spent on a length.
 SECONDS_PER_LENGTH = 120.0
 
+COLUMNS = "shape seq_len layer status forward_ms forward_backward_ms peak_memory_mb speed_vs_softmax".split()
+
 
 class Timed:
     """One layer and its times in seconds."""
@@ -224,7 +226,8 @@ def main() -> None:
     device = torch.device(arguments.device)
     for shape in arguments.shapes.split(","):
         for seq_len in map(int, arguments.lengths.split(",")):
-            frame = pd.DataFrame(measure(shape, seq_len, device, arguments.rounds, only))
+            # The same columns whatever was measured: the file is added to length by length.
+            frame = pd.DataFrame(measure(shape, seq_len, device, arguments.rounds, only), columns=COLUMNS)
             print(frame.round(2).to_string(), flush=True)
             torch.compiler.reset()
             frame["allocator"] = "kept" if kept else "system"
