@@ -162,7 +162,7 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
         lengths = sorted(set(frame["length"]))
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
         axes.minorticks_off()
-        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_formatter("{x:.2g}")
         axes.set_xlabel("tokens generated")
         axes.set_ylabel(label)
         style(axes)
