@@ -14,6 +14,7 @@ OUT_OPTION = $(if $(OUT),--out $(OUT))
 
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
+	@echo "make bench TASK=lm MODELS=sdpa,rfa,rfa-gate DATA=dir    language modelling; TASK=mt translation"
 	@echo "make profile DEVICE=cpu                step time and memory against length"
 	@echo "make reference DATA=dir DEVICE=cuda    the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | test | test-all | lint"

@@ -22,7 +22,7 @@ from tasks import Task, load_task
 from .conftest import TINY
 from .test_cli import lra_bench
 
-CAUSAL = ["softmax", "sdpa", "linear", "rfa", "rfa-arccos", "rfa-gate", "rfa-gate-arccos"]
+CAUSAL = ["sdpa", "linear", "rfa", "rfa-gate-arccos"]
 TEXT = "Sing, O goddess, the anger of Achilles son of Peleus. " * 60
 
 
@@ -107,7 +107,7 @@ def test_a_growing_state_cannot_be_carried() -> None:
         small("lm", "rfa", evaluation__carry_state=True, data__test_items=5)
 
 
-@pytest.mark.parametrize("model", ["sdpa", "rfa", "rfa-gate"])
+@pytest.mark.parametrize("model", ["sdpa", "rfa-gate"])
 def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     """A language of ten sentences, each its own translation backwards."""
     from tasks.parquet import write_parquet
