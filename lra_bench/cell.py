@@ -156,15 +156,16 @@ def run_alone(plan: CellPlan) -> Record:
     """
     name = plan.record.run_id
     lock = FileLock(plan.out / "runs" / f".{name}.lock")
+    finished = None
     try:
-        lock.acquire(timeout=0)
+        held = lock.acquire(timeout=0)
     except Timeout:
         print(f"  {name}: another process is at it; waiting for it to end", file=sys.stderr, flush=True)
-        lock.acquire()
+        held = lock.acquire()
         finished = read_record(record_path(plan.out, name), Record)
+    with held:
         if finished and finished.status == "ok" and finished.digest == plan.record.digest:
             return finished
-    with lock:
         return run_cell(plan)
 
 

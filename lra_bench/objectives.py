@@ -21,7 +21,7 @@ from tasks import Split, task_spec
 from tasks.language_modelling import score
 from tasks.translation import BEGIN, END, bleu, decode
 
-from .batching import Batch, DeviceSplit
+from .batching import LENGTH_MULTIPLE, Batch, DeviceSplit
 from .config import RunConfig
 from .records import pack_bits
 from .stats import Z95, wilson_interval
@@ -44,7 +44,7 @@ class Objective(ABC):
     """One kind of task under one configuration. tokenizer: the task's, which only translations are scored with."""
 
     # Batches are padded to a multiple of this.
-    length_multiple = 128
+    length_multiple = LENGTH_MULTIPLE
 
     def __init__(self, config: RunConfig, tokenizer: str = "") -> None:
         self.config, self.spec, self.tokenizer = config, task_spec(config.task), tokenizer
@@ -72,6 +72,12 @@ class Objective(ABC):
     def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
         """The split as batches of this task; trim: see DeviceSplit."""
         return DeviceSplit(split, self.config.data.max_len, device, trim=trim, multiple=self.length_multiple)
+
+    def _batches(self, data: DeviceSplit, accelerator: Accelerator) -> Iterator[tuple[NDArray[np.int64], Batch]]:
+        """This process's share of `data` for evaluation: which examples, and their batch."""
+        order = data.by_length(2 * self.config.train.batch_size)
+        for indices in order[accelerator.process_index :: accelerator.num_processes]:
+            yield indices, data.batch(indices)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -113,9 +119,7 @@ class Classification(Objective):
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         right = torch.zeros(len(data), dtype=torch.int32, device=accelerator.device)
-        order = data.by_length(2 * self.config.train.batch_size)
-        for indices in order[accelerator.process_index :: accelerator.num_processes]:
-            batch = data.batch(indices)
+        for indices, batch in self._batches(data, accelerator):
             hits = self.outputs(model, batch).argmax(dim=-1) == batch.labels
             right[torch.from_numpy(indices).to(right.device, non_blocking=True)] = hits.int()
         items = accelerator.reduce(right, "sum").bool().cpu().numpy()
@@ -156,7 +160,11 @@ class LanguageModelling(Objective):
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         carry = self.config.evaluation.carry_state
-        passes = self._carried(model, data) if carry else self._separate(model, data, accelerator)
+        passes = (
+            self._carried(model, data)
+            if carry
+            else ((i, self.outputs(model, b), b.padding_masks[0]) for i, b in self._batches(data, accelerator))
+        )
         # Per segment: the sum of its losses and how many tokens it predicts.
         sums = torch.zeros(2, len(data), dtype=torch.float64, device=accelerator.device)
         for indices, losses, mask in passes:
@@ -172,14 +180,6 @@ class LanguageModelling(Objective):
         spread = nats - mean * count
         half = Z95 * math.sqrt((spread**2).sum() * len(data) / (len(data) - 1)) / float(count.sum())
         return Evaluation(score(mean, metric), (score(mean - half, metric), score(mean + half, metric)))
-
-    def _separate(
-        self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator
-    ) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
-        order = np.array_split(np.arange(len(data)), -(-len(data) // (2 * self.config.train.batch_size)))
-        for indices in order[accelerator.process_index :: accelerator.num_processes]:
-            batch = data.batch(indices)
-            yield indices, self.outputs(model, batch), batch.padding_masks[0]
 
     def _carried(self, model: nn.Module, data: DeviceSplit) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """As many texts in parallel as a batch has rows, each read segment after segment with its state."""
@@ -228,15 +228,12 @@ class Translation(Objective):
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         """Every process translates everything: the corpus's score is no mean of its parts."""
-        sources, references = data.split.inputs
-        order = np.argsort(sources.lengths, kind="stable")
         found = [""] * len(data)
-        for start in range(0, len(data), 2 * self.config.train.batch_size):
-            indices = order[start : start + 2 * self.config.train.batch_size]
+        for indices in data.by_length(2 * self.config.train.batch_size):
             for index, text in zip(indices, self._translate(model, data.batch(indices), final), strict=True):
                 found[index] = text
-        resamples = self.RESAMPLES if final else 0
-        value, low, high = bleu(found, decode(self.tokenizer, references), resamples)
+        references = decode(self.tokenizer, data.split.inputs[1])
+        value, low, high = bleu(found, references, self.RESAMPLES if final else 0)
         return Evaluation(value, (low, high))
 
     def _translate(self, model: nn.Module, batch: Batch, final: bool) -> list[str]:

@@ -104,9 +104,8 @@ class LanguageModelling(TaskLoader):
         found = {f"{unit} frequencies": score(nats, self.spec.metric)}
         if unit == "byte":
             # How often each byte follows each other, with one more of every kind.
-            pairs = np.ones((self.spec.vocab_size, self.spec.vocab_size))
-            text = train.inputs[0].tokens
-            np.add.at(pairs, (text[:-1], text[1:]), 1)
+            size, text = self.spec.vocab_size, train.inputs[0].tokens.astype(np.int64)
+            pairs = np.bincount(text[:-1] * size + text[1:], minlength=size**2).reshape(size, size) + 1.0
             logs = np.log(pairs / pairs.sum(axis=1, keepdims=True))
             before = np.concatenate([s[:-1] for s in map(test.inputs[0].__getitem__, range(len(test)))])
             found["frequencies after the byte before"] = score(float(-logs[before, targets].mean()), self.spec.metric)
