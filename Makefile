@@ -9,15 +9,16 @@ OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $
 	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
 OUT_OPTION = $(if $(OUT),--out $(OUT))
 
-.PHONY: help setup bench profile reference leaderboard bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
+.PHONY: help setup bench sweep profile reference leaderboard report bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
 	test-all lint
 
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
 	@echo "make bench TASK=lm MODELS=sdpa,rfa,rfa-gate DATA=dir    language modelling; TASK=mt translation"
+	@echo "make sweep ARGS='--workers 2'         bench with several cells at a time; --engine ray, --dry-run"
 	@echo "make profile DEVICE=cpu                step time and memory against length"
 	@echo "make reference DATA=dir DEVICE=cuda    the grid at full length, nine minutes a call, again until it is done"
-	@echo "make setup | leaderboard | test | test-all | lint"
+	@echo "make setup | leaderboard | report | test | test-all | lint"
 	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
 	@echo "make decode                          token by token: a cache of keys against RFA's constant state"
 	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
@@ -34,6 +35,9 @@ $(READY): pyproject.toml constraints.txt
 bench: $(READY)
 	@$(BIN)/lra-bench bench $(OPTIONS)
 
+sweep: $(READY)
+	@$(BIN)/lra-bench sweep $(OPTIONS)
+
 profile: $(READY)
 	@$(BIN)/lra-bench profile $(OPTIONS)
 
@@ -44,6 +48,9 @@ reference: $(READY)
 
 leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
+
+report: $(READY)
+	@$(BIN)/lra-bench report $(OUT_OPTION)
 
 # The public packages that it compares with; pytorch-fast-transformers compiles C++, so only who wants it installs it.
 $(VENV)/.peers: $(READY)

@@ -6,6 +6,7 @@ alone and so that peak memory is that of a process which did nothing else.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -16,8 +17,10 @@ from pydantic import BaseModel
 
 from tasks import Metric, Task, load_task, trivial_baselines
 
+from .checkpoint import remove_checkpoint
 from .config import RunConfig
 from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
+from .machine import describe_machine
 from .plugins import load_plugins
 from .records import DataRecord, Record, Result, Score, now, read_record, record_path, write_record
 
@@ -27,10 +30,14 @@ if TYPE_CHECKING:
 
 
 class CellPlan(BaseModel, extra="forbid", frozen=True):
-    """What the parent has settled about a cell: `record` carries everything known before the run."""
+    """What the parent has settled about a cell: `record` carries everything known before the run.
+
+    tensorboard: log curves to tensorboard/ under the results folder.
+    """
 
     out: Path
     record: Record
+    tensorboard: bool = False
 
     @property
     def checkpoint(self) -> Path:
@@ -53,7 +60,10 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
 
 
 def run_cell(plan: CellPlan) -> Record:
-    """Run the cell and write its record, whatever happens short of the process being killed."""
+    """Run the cell and write its record, whatever happens short of the process being killed.
+
+    Of several processes (torchrun) all run it and the first one writes.
+    """
     from .memory import failure
     from .trainer import Diverged
 
@@ -68,10 +78,16 @@ def run_cell(plan: CellPlan) -> Record:
     except (Exception, SystemExit) as error:
         outcome |= failure(error)
     record = plan.record.model_copy(update={**outcome, "created": now()})
-    write_record(plan.out, record)
-    if record.status == "ok":
-        plan.checkpoint.unlink(missing_ok=True)
+    if is_main_process():
+        write_record(plan.out, record)
+        if record.status == "ok":
+            remove_checkpoint(plan.checkpoint)
     return record
+
+
+def is_main_process() -> bool:
+    """Whether this is the first or only process of a run, as torchrun counts them."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
@@ -85,7 +101,8 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     from .profiler import profile_training
     from .trainer import Trainer
 
-    config = plan.record.config
+    config, threads = plan.record.config, plan.record.machine.threads
+    torch.set_num_threads(threads)
     load_plugins(config.plugins)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same.
@@ -99,10 +116,15 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         limit_address_space()
         keep_freed_memory(needed)
     accelerator = Accelerator(
-        cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
+        cpu=config.device == "cpu",
+        mixed_precision="bf16" if config.train.precision == "bf16" else "no",
+        log_with="tensorboard" if plan.tensorboard else None,
+        project_dir=plan.out / "tensorboard",
     )
+    # A cluster's node is not the machine that planned the run.
+    machine = describe_machine(config.device, config.train.precision, threads)
     compiled = compiles(config, accelerator)
-    outcome["machine"] = plan.record.machine.model_copy(update={"compiled": compiled})
+    outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled)
     task = load_task(config.task, config.data_source, config.data.max_len)
@@ -110,6 +132,10 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
     torch.manual_seed(config.seed)
     model = build_model(config)
+    if accelerator.process_index:  # processes share weights and the order of the data, not dropout
+        torch.manual_seed(config.seed + accelerator.process_index)
+    if plan.tensorboard:
+        accelerator.init_trackers(plan.record.run_id)
     trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled)
     try:
         trainer.fit()
@@ -123,6 +149,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
             "validation_curve": progress.validation_curve,
         }
     evaluation, last = trainer.test()
+    # Not end_training: gloo at times hangs when its group is taken down while another process has left already.
+    for tracker in accelerator.trackers:
+        tracker.finish()
     outcome["result"] = result_of(task.metric, evaluation, last, progress)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,45 @@ import torch
 from tasks.files import atomic_path
 
 
+def previous(path: Path) -> Path:
+    """Where the checkpoint before the one at `path` lies."""
+    return path.with_name(f"{path.stem}.previous{path.suffix}")
+
+
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write `state` (tensors, numbers, strings, lists and dicts of them) to `path` atomically."""
+    """Write `state` (tensors, numbers, strings, lists, dicts of them) to `path` atomically and keep the one before."""
     with atomic_path(path) as temporary:
-        torch.save(state, temporary)
+        try:
+            with temporary.open("wb") as file:
+                torch.save(state, file)
+        except RuntimeError as error:
+            # torch's writer has words of its own for a full disk.
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+        if path.exists():
+            path.replace(previous(path))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The state saved at `path`; None when there is none or when the file is damaged."""
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        return None
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, zipfile.BadZipFile):
-        return None
+    """The newest state saved at `path` that is whole; None when there is none. Damage is told on stderr."""
+    for candidate in (path, previous(path)):
+        try:
+            # torch.load does not look at the checksums that torch.save writes.
+            with zipfile.ZipFile(candidate) as archive:
+                damaged = archive.testzip()
+            if damaged is None:
+                return torch.load(candidate, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            continue
+        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, zipfile.BadZipFile):
+            pass
+        print(f"warning: checkpoint {candidate} is damaged and not used", file=sys.stderr)
+    return None
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove both checkpoints of a run."""
+    for candidate in (path, previous(path)):
+        candidate.unlink(missing_ok=True)
 
 
 def random_state() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,23 @@ class Comparison:
         if low <= 0 <= high:
             return None
         return self.first if (self.difference > 0) != lower_is_better(self.table.metric) else self.second
+
+    def as_row(self) -> dict[str, Any]:
+        """For scripts; `better` is None where the evidence does not suffice."""
+        r = self.table.first
+        return {
+            "task": r.config.task,
+            "dataset": r.data.dataset,
+            "protocol": r.config.protocol,
+            "device": r.machine.device,
+            "metric": self.table.metric,
+            "first": self.first.label,
+            "second": self.second.label,
+            "difference": self.difference,
+            "ci95": self.interval if np.isfinite(self.interval).all() else None,
+            "paired": self.paired,
+            "better": self.better.label if self.better else None,
+        }
 
     def __str__(self) -> str:
         metric, digits = self.table.metric, decimals(self.table.metric)

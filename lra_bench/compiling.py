@@ -36,7 +36,7 @@ def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
     reason = _missing_compiler(config.device)
     if reason is None:
         torch.manual_seed(config.seed)
-        objective = objective_of(config)
+        objective = objective_of(config.per_process(accelerator.num_processes))
         with accelerator.device:
             batch = objective.random_batch()
         try:

@@ -143,6 +143,15 @@ class RunConfig(Section):
     train: TrainConfig
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    def per_process(self, count: int) -> RunConfig:
+        """The same with one of `count` processes' share of a batch. Raises ConfigError where they cannot be equal."""
+        if self.train.batch_size % count:
+            raise ConfigError(
+                f"train.batch_size = {self.train.batch_size} cannot be shared equally by {count} processes"
+            )
+        train = self.train.model_copy(update={"batch_size": self.train.batch_size // count})
+        return self.model_copy(update={"train": train})
+
     def digest(self, fingerprint: str, plugin_source: str = "") -> str:
         """Hash of everything that decides the result: this configuration, the data and the plugin's text.
 

@@ -15,8 +15,9 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .config import RunConfig
+from .display import align
 from .isolated import run_module
-from .leaderboard import align, safe_cell
+from .leaderboard import safe_cell
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan
@@ -26,7 +27,7 @@ from .records import Mode, ProfileRecord, check_writable, now, read_record, reco
 COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
     " speed_vs_softmax memory_vs_softmax speed_vs_sdpa matmul_share peak_reserved_mb params reason"
-    " task protocol overrides settings batch_size threads precision compiled torch python commit"
+    " task protocol overrides settings batch_size threads precision compiled torch python commit timed_steps"
 ).split()
 CPU_NOTE = (
     " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
@@ -212,8 +213,14 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
         "torch": r.machine.torch,
         "python": r.machine.python,
         "commit": r.code.short,
+        "timed_steps": p.timed_steps if p else None,
         **{name: None if value is None else round(value, 3) for name, value in figures.items()},
     }
+
+
+def efficiency_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """One row per cell with the columns COLUMNS; None where nothing was measured."""
+    return [_row(group, r) for group in groups for r in group.records]
 
 
 def write_efficiency(out: Path, groups: Sequence[Group]) -> str:
@@ -221,8 +228,7 @@ def write_efficiency(out: Path, groups: Sequence[Group]) -> str:
     with atomic_path(out / "efficiency.csv") as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        for group in groups:
-            writer.writerows({k: safe_cell(v) for k, v in _row(group, r).items()} for r in group.records)
+        writer.writerows({k: safe_cell(v) for k, v in row.items()} for row in efficiency_rows(groups))
     text = "# Efficiency\n\n" + "\n".join(_markdown(group) for group in groups)
     with atomic_path(out / "efficiency.md") as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -8,10 +8,19 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
+
+# What a process that was told to stop has for saving; then it is killed.
+GRACE_SECONDS = 60.0
+
+Stopper = Literal["", "user", "time"]
 
 
 @dataclass(frozen=True)
@@ -19,11 +28,13 @@ class Ending:
     """code: of the process, negative for a signal; stopped: by whom it was told to end early, if it was."""
 
     code: int
-    stopped: Literal["", "user", "time"] = ""
+    stopped: Stopper = ""
 
     @property
     def reason(self) -> tuple[Literal["oom", "failed", "interrupted"], str]:
         """Status and reason of a cell that left no record."""
+        if self.stopped and self.code == -signal.SIGKILL:
+            return "failed", f"hung: it did not stop within {GRACE_SECONDS:g} s of being told to, and was killed"
         if self.stopped == "user":
             return "interrupted", "stopped by the user before the first step"
         if self.stopped == "time":
@@ -33,28 +44,62 @@ class Ending:
         return "failed", f"the process ended with code {self.code} and left no record"
 
 
-def run_module(module: str, plan: str, seconds: float | None = None) -> Ending:
-    """Run `python -m module` with `plan` on its standard input. seconds: after which it is told to stop."""
-    # In a session of its own, so that Ctrl-C reaches the cell once, from here, and not a second time while it saves.
-    process = subprocess.Popen(
-        [sys.executable, "-m", module],
-        stdin=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},  # the memory trace warns of tensors older than itself
-    )
-    stopped: Literal["", "user", "time"] = ""
-    try:
-        process.communicate(plan, timeout=seconds)
-    except (KeyboardInterrupt, subprocess.TimeoutExpired) as error:
-        stopped = "user" if isinstance(error, KeyboardInterrupt) else "time"
-        process.send_signal(signal.SIGTERM)
+class Process:
+    """`python -m module` with `plan` on its standard input; what it prints goes to stderr or to the file `log`.
+
+    It gets a session of its own, so that Ctrl-C reaches it once, from here, and not a second time while it saves.
+    """
+
+    def __init__(
+        self, module: str, plan: str, environment: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> None:
+        self.stopped: Stopper = ""
+        with log.open("ab") if log else nullcontext(2) as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                # The memory trace warns of tensors older than itself.
+                env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **(environment or {})},
+            )
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError), self._popen.stdin as stdin:  # it may have died already
+            stdin.write(plan.encode())
+
+    def tell(self, stopped: Stopper) -> None:
+        """Tell it to save and stop."""
+        self.stopped = stopped
+        self._popen.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """Wait for a process that was told to stop, no longer than GRACE_SECONDS or the next Ctrl-C."""
         try:
-            process.wait()
-        except KeyboardInterrupt:
-            process.kill()
-            process.wait()
-    return Ending(process.returncode, stopped)
+            self._popen.wait(GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._popen.kill()
+            self._popen.wait()
+
+    def wait(self, seconds: float | None = None) -> Ending:
+        """Wait for its end. seconds: after which it is told to stop."""
+        try:
+            self._popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.tell("time")
+            self.end()
+        return Ending(self._popen.returncode, self.stopped)
+
+
+def run_module(module: str, plan: str, seconds: float | None = None) -> Ending:
+    """A `Process` from its start to its end; Ctrl-C tells it to stop."""
+    process = Process(module, plan)
+    try:
+        return process.wait(seconds)
+    except KeyboardInterrupt:
+        process.tell("user")
+        process.end()
+        return process.wait()
 
 
 def limit_address_space() -> None:
@@ -81,3 +126,30 @@ def stop_on_sigterm() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], None]]:
+    """Within it Ctrl-C and SIGTERM wait until what it yields is called, which then raises KeyboardInterrupt.
+
+    So a loop can end between two steps, never in the middle of one.
+    """
+    told = False
+
+    def note(signum: int, frame: object) -> None:
+        nonlocal told
+        told = True
+
+    def check() -> None:
+        if told:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # signals are not for this one
+        yield check
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield check
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

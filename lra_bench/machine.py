@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -22,6 +23,11 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     python: str
     precision: str
     compiled: bool
+
+    def of_processes(self, count: int, compiled: bool) -> Machine:
+        """The same of a run by `count` processes, each with a device and threads of its own."""
+        device = self.device if count == 1 else f"{count} x {self.device}"
+        return self.model_copy(update={"device": device, "compiled": compiled})
 
 
 class Code(BaseModel, extra="forbid", frozen=True):
@@ -46,8 +52,8 @@ def cpu_name() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def describe_machine(device: str, precision: str) -> Machine:
-    """The machine of a run on `device` ("cpu" or "cuda")."""
+def describe_machine(device: str, precision: str, threads: int | None = None) -> Machine:
+    """The machine of a run on `device` ("cpu" or "cuda"). threads: by default torch's own number."""
     import torch
 
     driver = None
@@ -60,12 +66,20 @@ def describe_machine(device: str, precision: str) -> Machine:
         device=name,
         driver=driver,
         cpu=cpu_name(),
-        threads=torch.get_num_threads(),
+        threads=threads or torch.get_num_threads(),
         torch=torch.__version__,
         python=platform.python_version(),
         precision=precision,
         compiled=False,
     )
+
+
+def cuda_devices() -> tuple[str, ...]:
+    """The cards that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch
+
+    named = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
+    return tuple(named) or tuple(str(i) for i in range(torch.cuda.device_count()))
 
 
 def describe_code() -> Code:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import TYPE_CHECKING
 
 from tasks import Task
 from tasks.files import atomic_path
 
-from .published import published_points
+from .published import PublishedPoint, published_points
 from .stats import axis_label, lower_is_better
 from .tables import Entry, Table
 
@@ -101,45 +101,63 @@ def style(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
-def _tradeoff(axes: Axes, table: Table) -> bool:
-    """Accuracy against speed, memory as the area of the bubble; published figures hollow, where the family has any."""
-    base = table.reference
-    unit = 1e3 / (base.profiled("step_time_ms") or 1.0) if base and base.profiled("step_time_ms") else 1.0
+@dataclass(frozen=True)
+class TradeoffPoint:
+    """speed: of training, relative to softmax where the table has it, else in steps a second; memory: MiB."""
+
+    entry: Entry
+    speed: float
+    score: float
+    interval: tuple[float, float]
+    memory: float | None
+
+
+def tradeoff_points(table: Table) -> list[TradeoffPoint]:
+    """The entries that have a score and a step time."""
+    base = table.reference.profiled("step_time_ms") if table.reference else None
     points = []
     for entry in table.entries:
         time = entry.profiled("step_time_ms")
         if entry.score is not None and entry.interval is not None and time:
-            speed = 1e3 / time / unit
-            points.append((entry, speed, entry.score, entry.interval, entry.profiled("peak_memory_mb")))
+            speed = base / time if base else 1e3 / time
+            points.append(TradeoffPoint(entry, speed, entry.score, entry.interval, entry.profiled("peak_memory_mb")))
+    return points
+
+
+def published_beside(table: Table) -> list[PublishedPoint]:
+    """Published points that may be drawn beside the table's: of its family, on real data, with softmax to relate to."""
+    if table.first.data.dataset.endswith("-synthetic") or table.reference is None:
+        return []
+    if table.reference.profiled("peak_memory_mb") is None:
+        return []
+    return published_points(table.first.config.task, table.first.config.family)
+
+
+def _tradeoff(axes: Axes, table: Table) -> bool:
+    """Accuracy against speed, memory as the area of the bubble; published figures hollow, where the family has any."""
+    base, points = table.reference, tradeoff_points(table)
     if not points:
         return False
-    largest = max((memory for *_, memory in points if memory), default=None)
+    largest = max((p.memory for p in points if p.memory), default=None)
     # Large bubbles first, so that small ones lie on top of them.
-    for entry, speed, score, interval, memory in sorted(points, key=lambda p: -(p[4] or 0.0)):
-        colour = _colour(table, entry)
-        axes.errorbar(
-            speed,
-            score,
-            [[score - interval[0]], [interval[1] - score]],
-            color=colour,
-            capsize=3,
-            linewidth=1.2,
-        )
-        area = BUBBLE * memory / largest if memory and largest else 80
-        axes.scatter(speed, score, area, color=colour, alpha=0.5, edgecolors=colour)
+    for p in sorted(points, key=lambda p: -(p.memory or 0.0)):
+        colour, (low, high) = _colour(table, p.entry), p.interval
+        axes.errorbar(p.speed, p.score, [[p.score - low], [high - p.score]], color=colour, capsize=3, linewidth=1.2)
+        area = BUBBLE * p.memory / largest if p.memory and largest else 80
+        axes.scatter(p.speed, p.score, area, color=colour, alpha=0.5, edgecolors=colour)
     lower = lower_is_better(table.metric)
-    front = _pareto([(speed, score) for _, speed, score, *_ in points], lower)
+    front = _pareto([(p.speed, p.score) for p in points], lower)
     axes.plot(*zip(*front, strict=True), color="#555555", linestyle="--", linewidth=1, zorder=0, label="Pareto front")
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
-    for entry, *_, memory in points:
-        size = f", {memory:,.0f} MB" if memory else ""
-        axes.scatter([], [], 60, color=_colour(table, entry), alpha=0.7, label=f"{entry.label}{size}")
+    for p in points:
+        size = f", {p.memory:,.0f} MB" if p.memory else ""
+        axes.scatter([], [], 60, color=_colour(table, p.entry), alpha=0.7, label=f"{p.entry.label}{size}")
     softmax_memory = base.profiled("peak_memory_mb") if base else None
-    if base and largest and softmax_memory and not table.first.data.dataset.endswith("-synthetic"):
-        for p in published_points(table.first.config.task, table.first.config.family):
-            area = BUBBLE * p.memory * softmax_memory / largest
-            axes.scatter(p.speed, p.accuracy, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
-            axes.annotate(f"{p.model} ({p.source})", (p.speed, p.accuracy), fontsize=5, color="#777777", ha="center")
+    for other in published_beside(table):
+        where = other.speed, other.accuracy
+        area = BUBBLE * other.memory * (softmax_memory or 0.0) / (largest or 1.0)
+        axes.scatter(*where, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
+        axes.annotate(f"{other.model} ({other.source})", where, fontsize=5, color="#777777", ha="center")
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
     style(axes)
     axes.margins(x=0.15, y=0.2)
@@ -169,16 +187,15 @@ def _learning(axes: Axes, table: Table) -> bool:
     """The metric on validation against steps: mean over seeds, band from the lowest to the highest."""
     drawn = False
     for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label, reverse=True)):
-        curves = [dict(r.validation_curve) for r in entry.records if r.validation_curve]
-        if not curves:
+        curve = entry.learning_curve
+        if not curve:
             continue
-        steps = sorted(set.intersection(*(set(c) for c in curves)))
-        values = [[c[s] for c in curves] for s in steps]
+        steps = [point.step for point in curve]
         colour = _colour(table, entry)
         # Different widths and markers: exact attentions learn alike to the last digit, and one would hide the other.
         axes.plot(
             steps,
-            [mean(v) for v in values],
+            [point.mean for point in curve],
             marker=MARKERS[number % len(MARKERS)],
             markersize=9 - 1.5 * (number % 4),
             markerfacecolor="none",
@@ -187,8 +204,8 @@ def _learning(axes: Axes, table: Table) -> bool:
             color=colour,
             label=entry.label,
         )
-        if len(curves) > 1:
-            axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.15)
+        if len(entry.records) > 1:
+            axes.fill_between(steps, [p.low for p in curve], [p.high for p in curve], color=colour, alpha=0.15)
         drawn = True
     style(axes)
     axes.set_xlim(left=0)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +24,19 @@ WARMUP_STEPS = {"cpu": 1, "cuda": 10}
 TIMED_STEPS = {"cpu": 10, "cuda": 30}
 
 
-def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = math.inf) -> tuple[float, float]:
-    """Median and interquartile range of a step's time in milliseconds, after warm-up.
+class Timing(NamedTuple):
+    """Median and interquartile range of a step's time in milliseconds, and of how many steps they are."""
 
-    seconds: on a CPU, once so much time is spent three timed steps are enough, and nothing more is run to warm up.
+    median: float
+    iqr: float
+    steps: int
+
+
+def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = math.inf) -> Timing:
+    """Time a step again and again, after warm-up.
+
+    seconds: on a CPU, once so much time is spent three timed steps are enough, after three times as much a single one
+    is, and nothing more is run to warm up.
     """
     if device.type == "cuda" or seconds == math.inf:
         for _ in range(WARMUP_STEPS[device.type]):
@@ -43,12 +52,14 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
         times = [a.elapsed_time(b) for a, b in pairwise(events)]
     else:
         marks = [time.perf_counter()]
-        while len(marks) <= count and (len(marks) <= 3 or marks[-1] - marks[0] < seconds):
+        spent = 0.0
+        while len(marks) <= count and (spent < seconds or (len(marks) <= 3 and spent < 3 * seconds)):
             step()
             marks.append(time.perf_counter())
+            spent = marks[-1] - marks[0]
         times = (1e3 * np.diff(marks)).tolist()
     low, median, high = np.percentile(times, [25, 50, 75])
-    return float(median), float(high - low)
+    return Timing(float(median), float(high - low), len(times))
 
 
 def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> float:
@@ -56,8 +67,7 @@ def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> flo
     size = 2048 if device.type == "cpu" else 8192
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     a, b = torch.randn(2, size, size, device=device, dtype=dtype).unbind(0)
-    milliseconds, _ = time_steps(lambda: a @ b, device)
-    return 2 * size**3 / (milliseconds / 1e3)
+    return 2 * size**3 / (time_steps(lambda: a @ b, device).median / 1e3)
 
 
 def profile_training(
@@ -65,10 +75,13 @@ def profile_training(
 ) -> StepProfile:
     """Profile the training step at the protocol's batch size and full length, on random tokens on the device.
 
+    Of several processes each takes its share of the batch; memory is that of one.
+
     compiled: as `compiling.compiles` answered, which has to be asked first; seconds: see `time_steps`.
     """
     torch.manual_seed(config.seed)
-    objective = objective_of(config)
+    processes = accelerator.num_processes
+    objective = objective_of(config.per_process(processes))
     with accelerator.device:
         batch = objective.random_batch()
     with PeakMemory(accelerator.device) as memory:
@@ -77,7 +90,7 @@ def profile_training(
             step(batch)
     timing = time_steps(lambda: step(batch), accelerator.device, seconds)
     accelerator.free_memory()
-    return _profile("train", config, batch, timing, memory)
+    return _profile("train", config, batch, timing, memory, processes)
 
 
 def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: float = math.inf) -> StepProfile:
@@ -95,16 +108,16 @@ def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: floa
 
 
 def _profile(
-    mode: Mode, config: RunConfig, batch: Batch, timing: tuple[float, float], memory: PeakMemory
+    mode: Mode, config: RunConfig, batch: Batch, timing: Timing, memory: PeakMemory, processes: int = 1
 ) -> StepProfile:
-    median, iqr = timing
     return StepProfile(
         mode=mode,
         batch_size=config.train.batch_size,
         seq_len=config.data.max_len,
-        step_time_ms=median,
-        step_time_iqr_ms=iqr,
-        tokens_per_sec=1e3 * sum(tokens.numel() for tokens in batch.tokens) / median,
+        step_time_ms=timing.median,
+        step_time_iqr_ms=timing.iqr,
+        timed_steps=timing.steps,
+        tokens_per_sec=1e3 * processes * sum(tokens.numel() for tokens in batch.tokens) / timing.median,
         peak_memory_mb=memory.allocated_mb,
         peak_reserved_mb=memory.reserved_mb,
     )

@@ -35,8 +35,9 @@ class _Part(BaseModel):
 class StepProfile(_Part):
     """One measured cell. Times in milliseconds, memory in MiB.
 
-    peak_memory_mb: the most that tensors held at once, as torch's allocators tell, parameters and optimiser included;
-    peak_reserved_mb: on CUDA what the caching allocator held, on a CPU the growth of the process's resident memory.
+    timed_steps: how many the median and the interquartile range are of; peak_memory_mb: the most that tensors held at
+    once, as torch's allocators tell, parameters and optimiser included; peak_reserved_mb: on CUDA what the caching
+    allocator held, on a CPU the growth of the process's resident memory.
     """
 
     mode: Mode
@@ -44,6 +45,7 @@ class StepProfile(_Part):
     seq_len: int
     step_time_ms: float
     step_time_iqr_ms: float
+    timed_steps: int | None = None
     tokens_per_sec: float
     peak_memory_mb: float | None
     peak_reserved_mb: float | None
@@ -220,7 +222,7 @@ def read_record(path: Path, schema: type[AnyRecord]) -> AnyRecord | None:
     except ValidationError as error:
         first = error.errors()[0]
         reason = f"is not a valid record ({'.'.join(map(str, first['loc']))}: {first['msg'].lower()})"
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = f"cannot be read ({str(error).splitlines()[0]})"
     print(f"warning: {path} {reason}; it is left out", file=sys.stderr)
     return None

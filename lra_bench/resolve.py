@@ -76,6 +76,8 @@ def _read(kind: Literal["protocols", "models"], name: str, schema: type[_Yaml]) 
         return schema.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except ValidationError as error:
         raise ConfigError(f"{path}: {_first(error)}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
 

@@ -1,26 +1,34 @@
-"""A grid of cells, one process after another; every cell ends with a record."""
+"""A grid of cells: planned, run by an engine, every one ended with a record."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tasks import load_task
 
-from .cell import CellPlan, describe_data
+from .cell import CellPlan, describe_data, is_main_process
+from .checkpoint import remove_checkpoint
 from .config import ConfigError, DataConfig, RunConfig
-from .isolated import run_module
+from .engines import Engine
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
-from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id, write_record
+from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id
 from .resolve import read_model, resolve
 from .stats import decimals, format_score
 
+Say = Callable[[str], None]
 
-def plan_cell(config: RunConfig, data: DataRecord, out: Path) -> CellPlan:
-    """Everything about a cell that is known without touching its attention, which may be anybody's code."""
+
+def plan_cell(
+    config: RunConfig, data: DataRecord, out: Path, threads: int | None = None, tensorboard: bool = False
+) -> CellPlan:
+    """Everything about a cell that is known without touching its attention, which may be anybody's code.
+
+    threads: of the CPU; by default what torch takes.
+    """
     digest = config.digest(data.fingerprint, plugin_source(config))
     record = Record(
         run_id=run_id(config, data.dataset, digest),
@@ -30,10 +38,10 @@ def plan_cell(config: RunConfig, data: DataRecord, out: Path) -> CellPlan:
         config=config,
         digest=digest,
         data=data,
-        machine=describe_machine(config.device, config.train.precision),
+        machine=describe_machine(config.device, config.train.precision, threads),
         code=describe_code(),
     )
-    return CellPlan(out=out, record=record)
+    return CellPlan(out=out, record=record, tensorboard=tensorboard)
 
 
 def resolve_cells(
@@ -87,79 +95,97 @@ def resolve_cells(
     ]
 
 
-def run_cells(
-    configs: Sequence[RunConfig], out: Path, force: bool = False, minutes: float | None = None
-) -> list[Record]:
-    """Run every cell that has no finished record yet, in order, and return all their records.
-
-    minutes: after which the running cell saves and stops and no further one is started. Raises OSError or DataError
-    before the first run when `out` cannot be written or a task's data not be had. On Ctrl-C the cell that runs ends as
-    interrupted and KeyboardInterrupt goes on to the caller.
-    """
-    check_writable(out / "runs")
-    started = time.monotonic()
+def plan_cells(
+    configs: Sequence[RunConfig], out: Path, *, threads: int | None = None, tensorboard: bool = False, say: Say
+) -> list[CellPlan]:
+    """Load every task once and settle all cells. threads: see `plan_cell`. Raises DataError."""
     known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
     for config in configs:
         key = (config.task, config.data)
         if key not in known:
             task = load_task(config.task, config.data_source, config.data.max_len)
-            _say(f"task {task.name}: {task.dataset}, from {task.source}")
+            say(f"task {task.name}: {task.dataset}, from {task.source}")
             known[key] = describe_data(config, task), task.data
         data, chosen = known[key]
         # What "auto" stood for, so that the cell reads the same source.
-        plans.append(plan_cell(config.model_copy(update={"data_source": chosen}), data, out))
-    records = []
-    for number, plan in enumerate(plans, 1):
-        name = plan.record.run_id
-        earlier = read_record(record_path(out, name), Record)
-        if earlier and earlier.status == "ok" and earlier.digest == plan.record.digest and not force:
-            _say(f"[{number}/{len(plans)}] {name}: finished on {earlier.created}, not run again (--force does)")
+        config = config.model_copy(update={"data_source": chosen})
+        plans.append(plan_cell(config, data, out, threads, tensorboard))
+    return plans
+
+
+def run_cells(
+    plans: Sequence[CellPlan], engine: Engine, *, force: bool = False, minutes: float | None = None, say: Say
+) -> list[Record]:
+    """Run every cell that has no finished record yet and return the records of all that ended.
+
+    minutes: after which running cells save and stop and no other begins. Raises OSError before the first run when the
+    results folder cannot be written. On Ctrl-C the running cells end as interrupted and KeyboardInterrupt goes on to
+    the caller.
+    """
+    for out in {plan.out for plan in plans}:
+        check_writable(out / "runs")
+    started = time.monotonic()
+    numbers = {plan.record.run_id: f"[{number}/{len(plans)}]" for number, plan in enumerate(plans, 1)}
+    records, waiting = [], []
+    for plan in plans:
+        earlier = None if force else finished(plan)
+        if earlier:
+            name = earlier.run_id
+            say(f"{numbers[name]} {name}: finished on {earlier.created}, not run again (--force does)")
             records.append(earlier)
             continue
-        left = None if minutes is None else 60 * minutes - (time.monotonic() - started)
-        if left is not None and left <= 0:
-            _say(f"{minutes:g} minutes are up; the same command goes on from here")
-            break
         if force:
-            plan.checkpoint.unlink(missing_ok=True)
-        _say(f"[{number}/{len(plans)}] {name}")
-        records.append(run_isolated(plan, left))
-        _say(_summary(records[-1]))
+            remove_checkpoint(plan.checkpoint)
+        _set_aside(record_path(plan.out, plan.record.run_id))
+        waiting.append(plan)
+    done = len(records)
+
+    def ended(plan: CellPlan, record: Record) -> None:
+        records.append(record)
+        text = f"{numbers[plan.record.run_id]} {plan.record.run_id}: {_summary(record)}"
+        if left := len(plans) - len(records):
+            seconds = (time.monotonic() - started) / (len(records) - done) * left
+            text += f"; {left} to go, about {max(1, round(seconds / 60))} min"
+        say(text)
+
+    engine.run(
+        waiting,
+        None if minutes is None else 60 * minutes,
+        started=lambda plan: say(f"{numbers[plan.record.run_id]} {plan.record.run_id}"),
+        ended=ended,
+    )
+    if len(records) < len(plans):
+        say("the time is up; the same command goes on from here")
     return records
 
 
-def run_isolated(plan: CellPlan, seconds: float | None = None) -> Record:
-    """Run one cell in a new process. When it dies without a record, one is written for it.
+def finished(plan: CellPlan) -> Record | None:
+    """The record of an earlier run of the very same cell that ended well."""
+    earlier = read_record(record_path(plan.out, plan.record.run_id), Record)
+    return earlier if earlier and earlier.status == "ok" and earlier.digest == plan.record.digest else None
 
-    seconds: after which the cell is told to save and stop. On Ctrl-C KeyboardInterrupt goes on to the caller.
-    """
-    path = record_path(plan.out, plan.record.run_id)
-    before = path.stat().st_mtime_ns if path.exists() else None
-    ending = run_module("lra_bench.cell", plan.model_dump_json(), seconds)
-    record = read_record(path, Record) if path.exists() and path.stat().st_mtime_ns != before else None
-    if record is None:
-        status, reason = ending.reason
-        record = plan.record.model_copy(update={"status": status, "reason": reason})
-        write_record(plan.out, record)
-    if ending.stopped == "user":
-        raise KeyboardInterrupt
-    return record
+
+def _set_aside(path: Path) -> None:
+    """Keep what cannot be read, damaged or by a newer program, from being overwritten."""
+    if is_main_process() and path.exists() and read_record(path, Record) is None:
+        path.replace(path.with_name(f"{path.name}.unreadable"))
 
 
 def _summary(record: Record) -> str:
     if record.result is None:
-        return f"  {record.status}: {record.reason}"
+        return f"{record.status}: {record.reason}"
     metric, digits = record.result.metric, decimals(record.result.metric)
     interval = ""
     if record.result.ci95:
         low, high = record.result.ci95
         interval = f" (95 % interval {low:.{digits}f} to {high:.{digits}f})"
     return (
-        f"  {record.status}: test {format_score(record.result.score, metric)}{interval}"
+        f"{record.status}: test {format_score(record.result.score, metric)}{interval}"
         f" after {record.train_time_s:.0f} s of training"
     )
 
 
-def _say(text: str) -> None:
+def say_on_stderr(text: str) -> None:
+    """A line of progress."""
     print(text, file=sys.stderr, flush=True)

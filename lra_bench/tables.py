@@ -9,11 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import mean, median, stdev
+from typing import NamedTuple
 
 from tasks import Metric
 
 from .records import Record
 from .stats import lower_is_better, wilson_interval
+
+
+class CurvePoint(NamedTuple):
+    """A score at a training step: mean, lowest and highest of the seeds."""
+
+    step: int
+    mean: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,14 @@ class Entry:
         found = [r.result.ci95 for r in self.scored if r.result and r.result.ci95]
         return (mean(low for low, _ in found), mean(high for _, high in found)) if found else None
 
+    @property
+    def learning_curve(self) -> list[CurvePoint]:
+        """The metric on validation at the steps that all seeds have; empty where nothing was validated."""
+        curves = [dict(r.validation_curve) for r in self.records if r.validation_curve]
+        steps = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
+        values = [(step, [c[step] for c in curves]) for step in steps]
+        return [CurvePoint(step, mean(v), min(v), max(v)) for step, v in values]
+
     def profiled(self, name: str) -> float | None:
         """Median over seeds of a figure of the step profile."""
         values = [getattr(r.profile, name) for r in self.records if r.profile]
@@ -105,13 +123,13 @@ class Table:
     def title(self) -> str:
         r = self.first
         changed = f" with {r.config.overrides}" if r.config.overrides else ""
-        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {r.machine.device}"
+        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {_device(r)}"
 
     @property
     def slug(self) -> str:
         """For file names. What a person did not name (changed settings, which card, which bytes) is hashed into it."""
         r = self.first
-        rest = f"{r.config.overrides} {r.machine.device} {r.data.fingerprint}"
+        rest = f"{r.config.overrides} {_device(r)} {r.data.fingerprint}"
         text = f"{r.config.task}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
@@ -186,7 +204,14 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
 
 def _table_key(r: Record) -> tuple[str, ...]:
     c = r.config
-    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, r.machine.device, r.data.fingerprint)
+    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, _device(r), r.data.fingerprint)
+
+
+def _device(r: Record) -> str:
+    """What step times may be compared on: a card, or a processor with so many threads."""
+    if r.config.device == "cuda":
+        return r.machine.device
+    return f"{r.machine.device}, {r.machine.threads} thread{'s' * (r.machine.threads != 1)}"
 
 
 def _entry_key(r: Record) -> tuple[str, str]:

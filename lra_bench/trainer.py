@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from .batching import Batch, DeviceSplit, TrainingOrder
 from .checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
 from .compiling import compile_blocks
 from .config import RunConfig
+from .isolated import deferred_interrupt
 from .objectives import Evaluation, Objective, objective_of
 from .optim import build_optimizer, build_schedule
 from .stats import format_score, lower_is_better
@@ -98,12 +100,17 @@ class Trainer:
         self.training_step = TrainingStep(objective, model, accelerator, compiled)
         self.schedule = build_schedule(self.training_step.optimizer, config.train)
         self.progress = Progress()
+        self._losses: list[Tensor] = []  # of the steps since the loss curve's last entry
         # Waiting for the device only now and then: a loss read at every step would stall a GPU.
         self._log_every = max(1, min(10, config.train.steps // 20))
 
     @property
     def model(self) -> nn.Module:
         return self.accelerator.unwrap_model(self.training_step.model)
+
+    @property
+    def _rate(self) -> float:
+        return float(self.training_step.optimizer.param_groups[0]["lr"])
 
     @property
     def epochs(self) -> float:
@@ -122,7 +129,8 @@ class Trainer:
         )
         started = time.perf_counter() - progress.seconds
         try:
-            self._loop(bar, started)
+            with deferred_interrupt() as check:
+                self._loop(bar, started, check)
         except KeyboardInterrupt:
             progress.seconds = time.perf_counter() - started
             self._save()
@@ -131,9 +139,8 @@ class Trainer:
             bar.close()
         return progress
 
-    def _loop(self, bar: tqdm[Any], started: float) -> None:
-        progress, train = self.progress, self.config.train
-        losses: list[Tensor] = []
+    def _loop(self, bar: tqdm[Any], started: float, check: Callable[[], None]) -> None:
+        progress, train, losses = self.progress, self.config.train, self._losses
         self.model.train()
         rank, ranks = self.accelerator.process_index, self.accelerator.num_processes
         while progress.step < train.steps:
@@ -145,10 +152,11 @@ class Trainer:
             evaluate = last or progress.step % train.eval_every == 0
             save = progress.step % train.checkpoint_every == 0 or last
             if evaluate or save or progress.step % self._log_every == 0:
-                mean = torch.stack(losses).mean().item()
+                mean = self.accelerator.reduce(torch.stack(losses).mean(), "mean").item()
                 if not math.isfinite(mean):
                     raise Diverged(f"the training loss became {mean} before step {progress.step}")
                 progress.loss_curve.append((progress.step, mean))
+                self.accelerator.log({"training loss": mean, "learning rate": self._rate}, step=progress.step)
                 bar.set_postfix(loss=f"{mean:.3f}")
                 losses.clear()
             if evaluate:
@@ -156,11 +164,13 @@ class Trainer:
             if save:
                 progress.seconds = time.perf_counter() - started
                 self._save()
+            check()
 
     def _validate(self, started: float) -> None:
         progress, metric = self.progress, self.objective.spec.metric
         score = self.evaluate(self.validation_data).value
         progress.validation_curve.append((progress.step, score))
+        self.accelerator.log({f"validation {metric}": score}, step=progress.step)
         best, keep = progress.best_score, self.config.train.average
         better = best is None or (score < best if lower_is_better(metric) else score > best)
         if better or keep:
@@ -201,6 +211,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             state = {
                 "progress": vars(self.progress),
+                "losses": [loss.item() for loss in self._losses],
                 "model": self.model.state_dict(),
                 "optimizer": self.training_step.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
@@ -211,14 +222,19 @@ class Trainer:
     def _resume(self) -> None:
         state = load_checkpoint(self.checkpoint)
         if state is None:
-            if self.checkpoint.exists():
-                print(f"warning: checkpoint {self.checkpoint} is damaged; starting over", file=sys.stderr)
             return
-        self.progress = Progress(**state["progress"])
-        self.model.load_state_dict(state["model"])
-        self.training_step.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        set_random_state(state["random"])
+        try:
+            self.progress = Progress(**state["progress"])
+            self._losses = [torch.tensor(loss, device=self.accelerator.device) for loss in state["losses"]]
+            self.model.load_state_dict(state["model"])
+            self.training_step.optimizer.load_state_dict(state["optimizer"])
+            self.schedule.load_state_dict(state["schedule"])
+            set_random_state(state["random"])
+        except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            raise RuntimeError(
+                f"checkpoint {self.checkpoint} is not of this run ({reason}); --force begins anew"
+            ) from None
 
 
 def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -98,12 +98,16 @@ def _open(path: Path) -> tuple[Dataset, str] | str:
 
 def _write(path: Path, data: Dataset, fingerprint: str) -> None:
     import numpy as np
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     arrays = {name: np.ascontiguousarray(array) for name, array in data.arrays().items()}
     metadata = {"format": str(CACHE_FORMAT), "dataset": data.name, "fingerprint": fingerprint}
     with atomic_path(path) as temporary:
-        save_file(arrays, temporary, metadata=metadata)
+        try:
+            save_file(arrays, temporary, metadata=metadata)
+        except SafetensorError as error:  # a full disk, which is no OSError there
+            raise OSError(str(error)) from None
 
 
 def file_key(files: list[Path]) -> list[list[object]]:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from lra_bench import resolve as resolve_module
 from lra_bench.config import ConfigError, RunConfig
 from lra_bench.plugins import load_plugins
 from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
@@ -107,28 +106,6 @@ def test_bad_settings(setting: str, message: str) -> None:
 def test_unknown_names(arguments: tuple[str, str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("description: x\nfamily: y\nsource: z\ntasks: {}\nmodle: {}\n", "did you mean"),
-        ("description: [", "is not valid YAML"),
-        ("just text", "valid dictionary"),
-        ("description: x\nfamily: y\nsource: z\n", "tasks is missing"),
-        ("!!python/object/apply:os.system ['touch /tmp/owned']", "is not valid YAML"),
-        ("description: x\nfamily: y\nsource: z\ntasks: {text: {trian: {steps: 1}}}\n", "unknown section 'trian'"),
-        ("description: x\nfamily: y\nsource: z\ntasks: {text: {train: {stepz: 1}}}\n", "is missing"),
-    ],
-)
-def test_bad_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str) -> None:
-    for kind in ("protocols", "models"):
-        (tmp_path / kind).mkdir()
-    (tmp_path / "protocols" / "bad.yaml").write_text(text)
-    monkeypatch.setattr(resolve_module, "CONFIGS", tmp_path)
-    with pytest.raises(ConfigError, match=message) as caught:
-        resolve("text", "rfa", "bad")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

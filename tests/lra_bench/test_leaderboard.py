@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lra_bench.leaderboard import COLUMNS, markdown, rows, safe_cell, write_csv
+from lra_bench.display import latex, markdown
+from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
 from lra_bench.plots import _pareto, write_plots
 from lra_bench.published import published_points
 from lra_bench.records import Record
@@ -103,6 +104,14 @@ def test_cells_that_look_like_formulas_are_neutralised(
         (row,) = csv.DictReader(file)
     assert row["model"] == f"'{hostile}"
     assert safe_cell(-1.5) == -1.5
+
+
+def test_latex_escapes_what_latex_would_run(make_record: Callable[..., Record]) -> None:
+    text = latex(build_tables([make_record(name=r"\input{x} 5% a_b & $x^2$ #~")]))
+    assert r"\textbackslash{}input\{x\} 5\% a\_b \& \$x\textasciicircum{}2\$ \#\textasciitilde{}" in text
+    body = text.split("\\midrule")[1].split("\\bottomrule")[0]
+    assert body.count("\\\\") == 1
+    assert r"\toprule" in text
 
 
 def test_pipes_cannot_break_a_markdown_table(make_record: Callable[..., Record]) -> None:

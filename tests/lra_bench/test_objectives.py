@@ -11,7 +11,8 @@ from accelerate import Accelerator
 
 from lra_bench.build import estimate_step
 from lra_bench.config import ConfigError, RunConfig
-from lra_bench.leaderboard import markdown, rows
+from lra_bench.display import markdown
+from lra_bench.leaderboard import rows
 from lra_bench.objectives import LanguageModelling, objective_of
 from lra_bench.records import Record, Score
 from lra_bench.resolve import resolve

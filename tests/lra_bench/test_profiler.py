@@ -1,7 +1,10 @@
 """Measured time."""
 
+import itertools
 import time
+from collections.abc import Callable
 
+import pytest
 import torch
 
 from lra_bench.profiler import time_steps
@@ -11,6 +14,20 @@ CPU = torch.device("cpu")
 
 def test_median_and_spread_leave_warm_up_out(fast_profile: None) -> None:
     durations = iter([0.2, 0.02, 0.04])
-    median, iqr = time_steps(lambda: time.sleep(next(durations)), CPU)
+    median, iqr, steps = time_steps(lambda: time.sleep(next(durations)), CPU)
     assert 29 < median < 60
     assert 9 < iqr < 40
+    assert steps == 2
+
+
+def test_slow_steps_are_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a budget of three seconds: all ten where they fit, else three, one where three would take far too long."""
+    for duration, count in ((0.1, 10), (1.0, 3), (2.0, 3), (4.0, 3), (10.0, 1)):
+        clock = count_up(duration)
+        monkeypatch.setattr(time, "perf_counter", clock)
+        assert time_steps(lambda: None, CPU, seconds=3.0) == (pytest.approx(1e3 * duration), pytest.approx(0), count)
+
+
+def count_up(step: float) -> Callable[[], float]:
+    ticks = itertools.count()
+    return lambda: step * next(ticks)

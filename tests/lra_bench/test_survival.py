@@ -1,6 +1,8 @@
 """kill -9 and two commands at once over one results folder."""
 
 import json
+import multiprocessing
+import random
 import signal
 import subprocess
 import sys
@@ -10,7 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lra_bench.cell import run_cell
+from lra_bench.records import Record, read_record, record_path
+from tasks.files import atomic_path
+
 from .test_cli import SETTINGS, lra_bench
+from .test_sweep import plans_of
 
 LONG = ("--set", "train.steps=1500", "--set", "train.eval_every=500")
 
@@ -67,3 +74,64 @@ def test_two_commands_at_once_share_what_each_finishes(reviews: Path, tmp_path: 
     assert "validation" not in errors[1]  # it trained nothing
     (record,) = out.glob("runs/*.json")
     assert json.loads(record.read_text())["status"] == "ok"
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments_the_numbers_are_those_of_an_unbroken_run(
+    reviews: Path, tmp_path: Path, kills: int
+) -> None:
+    """SIGKILL while it starts, trains, validates or saves; dropout and redrawn features make the numbers random."""
+    settings = {"train__steps": 250 * kills, "train__eval_every": 50, "train__checkpoint_every": 10}
+    whole, broken = (
+        plans_of(reviews, tmp_path / name, "rfa", model__dropout=0.1, **settings)[0] for name in ("whole", "broken")
+    )
+    # Processes forked from a server that has torch loaded start in a moment.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lra_bench.cell", "lra_bench.trainer", "lra_bench.profiler"])
+
+    def start(plan: object) -> multiprocessing.process.BaseProcess:
+        process = context.Process(target=run_cell, args=(plan,))
+        process.start()
+        return process
+
+    started = time.monotonic()
+    start(whole).join()
+    took = time.monotonic() - started
+    rng, died = random.Random(kills), []
+    for _ in range(kills):
+        process = start(broken)
+        process.join(rng.uniform(0.1, 1.0) * took / kills + rng.uniform(0.0, 1.0))
+        process.kill()
+        process.join()
+        died.append(process.exitcode == -signal.SIGKILL)
+    assert all(died)
+    start(broken).join()
+    records = [read_record(record_path(plan.out, plan.record.run_id), Record) for plan in (whole, broken)]
+    assert all(record is not None and record.status == "ok" for record in records)
+    first, second = (record.model_dump() for record in records if record)
+    for same in ("loss_curve", "validation_curve", "result", "steps"):
+        assert first[same] == second[same]
+
+
+def _write_for_ever(path: Path) -> None:
+    content = 0
+    while True:
+        content += 1
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps([content] * 20_000))
+
+
+def test_no_reader_sees_half_a_file_whenever_its_writer_is_killed(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")
+    path = tmp_path / "record.json"
+    for moment in range(10):
+        writer = context.Process(target=_write_for_ever, args=(path,))
+        writer.start()
+        wait_for(path.exists)
+        until = time.monotonic() + 0.02 * (moment + 1)
+        while time.monotonic() < until:
+            assert len(set(json.loads(path.read_text()))) == 1
+        writer.kill()
+        writer.join()
+        content = json.loads(path.read_text())
+        assert content == content[:1] * 20_000

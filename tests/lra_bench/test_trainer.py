@@ -1,5 +1,7 @@
 """The training loop: learning, seeds, resuming, divergence, schedules."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from lra_bench.build import build_model, count_parameters, estimate_step
-from lra_bench.checkpoint import load_checkpoint, save_checkpoint
+from lra_bench.checkpoint import load_checkpoint, previous, save_checkpoint
 from lra_bench.config import RunConfig
 from lra_bench.optim import learning_rate_factor
 from lra_bench.records import unpack_bits
@@ -68,7 +70,7 @@ def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_a
     def stopping(batch: Any) -> Any:
         nonlocal count
         if count == stop_at:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)  # in the middle of the step, which is finished first
         count += 1
         return step(batch)
 
@@ -76,23 +78,27 @@ def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_a
     first.training_step = stopping  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         first.fit()
+    assert first.progress.step == count == stop_at + 1
     torch.manual_seed(12345)
     second = trainer(config, task, tmp_path / "broken.pt")
     second.fit()
-    assert outcome(second)[1:] == outcome(unbroken)[1:]
+    assert outcome(second) == outcome(unbroken)
     assert second.test() == unbroken.test()
 
 
-def test_damaged_checkpoint_is_named_and_not_used(
+def test_damaged_checkpoints_are_named_and_not_used(
     task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = tmp_path / "c.pt"
     trainer(tiny(), task, checkpoint).fit()
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-200])
+    for path in (checkpoint, previous(checkpoint)):
+        path.write_bytes(path.read_bytes()[:-200])
     t = trainer(tiny(), task, checkpoint)
     t.fit()
     assert t.progress.step == 12
-    assert f"checkpoint {checkpoint} is damaged; starting over" in capsys.readouterr().err
+    errors = capsys.readouterr().err
+    assert f"checkpoint {checkpoint} is damaged and not used" in errors
+    assert f"checkpoint {previous(checkpoint)} is damaged and not used" in errors
 
 
 def test_checkpoints_never_run_code(tmp_path: Path) -> None:
@@ -144,9 +150,22 @@ def test_recent_weights_are_averaged(task: Task, tmp_path: Path) -> None:
     assert any(not torch.equal(older[name], newest[name]) for name in newest)
 
 
-def test_divergence_is_noticed(task: Task, tmp_path: Path) -> None:
-    with pytest.raises(Diverged, match="the training loss became"):
-        trainer(tiny(train__lr=1e30, train__clip_norm=0.0), task, tmp_path / "c.pt").fit()
+def test_divergence_is_noticed_and_the_last_good_checkpoint_kept(task: Task, tmp_path: Path) -> None:
+
+    t = trainer(tiny(), task, tmp_path / "c.pt")
+    step = t.training_step
+
+    def astray(batch: Any) -> torch.Tensor:
+        return step(batch) * (float("nan") if t.progress.step >= 9 else 1.0)
+
+    t.training_step = astray  # type: ignore[assignment]
+    astray.optimizer, astray.model = step.optimizer, step.model  # type: ignore[attr-defined]
+    with pytest.raises(Diverged, match="the training loss became nan before step 10"):
+        t.fit()
+    state = load_checkpoint(tmp_path / "c.pt")
+    assert state is not None
+    assert state["progress"]["step"] == 8
+    assert all(torch.isfinite(value).all() for value in state["model"].values())
 
 
 def test_linear_schedule() -> None:

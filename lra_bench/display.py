@@ -1,0 +1,180 @@
+"""Tables as people read them: figures rounded for the eye, as Markdown and LaTeX, published figures apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.files import atomic_path
+
+from .leaderboard import row_of
+from .published import read_published
+from .stats import axis_label, decimals, lower_is_better
+from .tables import Table
+
+FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
+
+HEADER = {
+    "rank": "rank",
+    "model": "model",
+    "score": "",  # the metric's own name
+    "interval": "95 % interval",
+    "step_time_ms": "step ms",
+    "speed_vs_softmax": "speed ×",
+    "peak_memory_mb": "memory MB",
+    "memory_vs_softmax": "memory ×",
+    "params": "params",
+    "train_time_s": "train s",
+    "seeds": "seeds",
+    "status": "status",
+}
+
+
+@dataclass(frozen=True)
+class Display:
+    """A table in text: cells as they are to be read, and what has to be said with them."""
+
+    title: str
+    header: list[str]
+    body: list[list[str]]
+    note: str
+
+
+def display(table: Table) -> Display:
+    """The entries best first, then the baselines, best first."""
+    body, digits = [], decimals(table.metric)
+    for entry in table.entries:
+        row = row_of(table, entry)
+        low_high = entry.interval
+        over = " (over 110 % of softmax)" if (row["params_ratio"] or 0) > FAIR_PARAMS_RATIO else ""
+        row |= {
+            "model": entry.label,
+            "score": _text(entry.score, f".{digits}f")
+            + (f" ± {entry.score_std:.{digits}f}" if entry.score_std else ""),
+            "interval": f"{low_high[0]:.{digits}f} to {low_high[1]:.{digits}f}" if low_high else "",
+            "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
+            "step_time_ms": _text(row["step_time_ms"], ".1f"),
+            "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
+            "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
+            "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
+            "params": _text(row["params"], ",") + over,
+            "train_time_s": _text(row["train_time_s"], ".0f"),
+        }
+        if row["plateau"]:
+            row["status"] += f", on the plateau of {row['plateau']}"
+        body.append([str(row[key]) for key in HEADER])
+    for name, value in reversed(table.baselines.items()):
+        guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
+        body.append([guess.get(key, "") for key in HEADER])
+    header = list((HEADER | {"score": axis_label(table.metric)}).values())
+    return Display(table.title, header, body, _note(table))
+
+
+def _note(table: Table) -> str:
+    r = table.first
+    commits = sorted({row_of(table, e)["commit"] for e in table.entries})
+    compiled = ", compiled," if r.machine.compiled else ""
+    lower = " Lower is better." if lower_is_better(table.metric) else ""
+    note = (
+        f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
+        f" in {r.machine.precision}{compiled} on {r.machine.threads} threads of torch"
+        f" {r.machine.torch}; commit {', '.join(commits)}. Speed and memory × are relative to softmax."
+        f" A rank with = is a tie: the difference is within its 95 % interval.{lower}"
+    )
+    if r.data.dataset.endswith("-synthetic"):
+        note += " Synthetic data: not comparable with any published figure."
+    return note
+
+
+def display_published(table: Table) -> Display | None:
+    """Published accuracies of the table's task and family; None where there are none, or the data are synthetic."""
+    r = table.first
+    if r.data.dataset.endswith("-synthetic"):
+        return None
+    found = [
+        row
+        for row in read_published()
+        if row["task"].lower() == r.config.task
+        and row["family"] == r.config.family
+        and row["metric"] == "test_accuracy_pct"
+    ]
+    if not found:
+        return None
+    found.sort(key=lambda row: (row["source"], row["model"]))
+    return Display(
+        f"Published for {r.config.task}, family {r.config.family}",
+        ["model", "accuracy %", "source"],
+        [[x["model"], x["value"] + (f" ± {x['std']}" if x["std"] else ""), x["source"]] for x in found],
+        "Copied from their sources, measured by others on other machines, never ranked with the rows above"
+        f" (protocol {r.config.protocol}).",
+    )
+
+
+def _text(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def markdown(tables: Iterable[Table]) -> str:
+    """All tables as Markdown, published figures in blocks of their own below those they may be read beside."""
+    parts = []
+    for table in tables:
+        own, published = display(table), display_published(table)
+        parts.append(f"## {own.title}\n\n{align(own.header, own.body)}\n\n{own.note}\n")
+        if published:
+            block = align(published.header, published.body)
+            parts[-1] += f"\n### {published.title}\n\n{published.note}\n\n{block}\n"
+    return "\n".join(parts)
+
+
+def align(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns also line up as plain text."""
+    cells = [[c.replace("|", "\\|").replace("\n", " ") for c in line] for line in [header, *body]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |" for line in cells]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)
+
+
+def latex(tables: Iterable[Table]) -> str:
+    """A booktabs table per table, the entries alone; published figures have their own papers to be cited from."""
+    import pandas as pd
+
+    parts = ["% \\usepackage{booktabs}"]
+    for table in tables:
+        own = display(table)
+        frame = pd.DataFrame(own.body, columns=own.header).map(_escape)
+        frame.columns = pd.Index(map(_escape, own.header))
+        caption = _escape(f"{own.title}. {own.note}")
+        parts.append(frame.to_latex(index=False, caption=caption, label=f"tab:{table.slug}", position="t"))
+    return "\n".join(parts)
+
+
+_LATEX = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "×": r"$\times$",
+        "±": r"$\pm$",
+    }
+)
+
+
+def _escape(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def write_markdown(path: Path, tables: Iterable[Table]) -> str:
+    """leaderboard.md; returns its text."""
+    text = "# Leaderboard\n\n" + markdown(tables)
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return text
+
+
+def write_latex(path: Path, tables: Iterable[Table]) -> None:
+    """leaderboard.tex, for a paper's \\input."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(latex(tables), encoding="utf-8")

@@ -1,0 +1,108 @@
+"""Options that several verbs share, and the runs that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from .config import RunConfig
+
+# All but RFA's arc-cosine twin.
+DEFAULT_ZOO = "softmax,sdpa,rfa,linformer,performer,reformer,linear"
+
+Tasks = Annotated[str, typer.Option(help="Task, or several separated by commas; by default the Long Range Arena's.")]
+Models = Annotated[str, typer.Option(help="Models, separated by commas.")]
+Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")]
+Protocol = Annotated[
+    Optional[str], typer.Option(help="Protocol; by default compact on a GPU and quick without one.")  # noqa: UP045
+]
+Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or file with the data.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
+Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]
+Compile = Annotated[
+    Optional[bool],  # noqa: UP045
+    typer.Option("--compile/--no-compile", help="torch.compile; by default where a run is long enough for it to pay."),
+]
+Plugin = Annotated[list[Path], typer.Option(help="A .py file that registers attentions or tasks; may be repeated.")]
+Minutes = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option(min=0.1, help="Save and stop after so many minutes; the same command goes on from there."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Run again what is finished already.")]
+Threads = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option(min=1, help="CPU threads of a cell; by default torch's own number, divided among the workers."),
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Log curves for TensorBoard to OUT/tensorboard.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="No progress; what cells print goes to OUT/logs. Errors are still printed.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON, for scripts.")]
+
+
+def split(text: str) -> list[str]:
+    """The names in a list separated by commas, each once."""
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def arena() -> list[str]:
+    """The tasks of the Long Range Arena: those that label sequences."""
+    from tasks import list_tasks, task_spec
+
+    return [name for name in list_tasks() if task_spec(name).kind == "classification"]
+
+
+def resolve_options(
+    tasks: list[str],
+    models: list[str],
+    seeds: Iterable[int],
+    *,
+    protocol: str | None,
+    data: str,
+    device: str,
+    settings: list[str],
+    plugins: list[Path],
+    compile_: bool | None,
+) -> list[RunConfig]:
+    """The runs that the options ask for, names and values checked. Raises ConfigError, quickly where it can."""
+    from .config import ConfigError
+    from .plugins import load_plugins
+    from .resolve import parse_overrides, read_protocol
+
+    if not models:
+        raise ConfigError("no model given; see lra-bench list")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
+    overrides = parse_overrides(settings)
+    if compile_ is not None:
+        overrides["train.compile"] = compile_
+    if protocol:
+        read_protocol(protocol)
+    import torch
+
+    from tasks import task_spec
+
+    from .sweep import resolve_cells
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
+    load_plugins(map(str, plugins))
+    for task in tasks:
+        task_spec(task)
+    return resolve_cells(
+        tasks,
+        models,
+        protocol or ("compact" if device == "cuda" else "quick"),
+        list(seeds),
+        device=device,
+        data_source=data,
+        plugins=tuple(str(p.resolve()) for p in plugins),
+        overrides=overrides,
+    )

@@ -1,0 +1,93 @@
+"""What a command would do, without doing it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import yaml
+
+from .build import count_parameters, estimate_step
+from .cell import CellPlan
+from .config import RunConfig
+from .display import align
+from .profiler import matmul_rate
+from .sweep import finished
+
+HEADER = {
+    "cell": "cell",
+    "state": "state",
+    "steps": "steps",
+    "step_memory_mb": "step memory MB",
+    "train_minutes_at_least": "minutes, at least",
+}
+
+
+def outline(plans: Sequence[CellPlan], force: bool, as_json: bool) -> str:
+    """A line per cell with the estimated memory of a training step and a lower bound of the time for training.
+
+    The bound is all matrix products of the steps at the rate that one large product reaches here; what is not a
+    product, evaluation and start-up come on top. Both are None where the attention cannot be estimated.
+    """
+    config = plans[0].record.config
+    rate = matmul_rate(torch.device(config.device), "bf16" if config.train.precision == "bf16" else "fp32")
+    # Seeds are alike.
+    estimates = {key: _estimate(c) for key, c in {_kind(p): p.record.config for p in plans}.items()}
+    lines = [_line(plan, estimates[_kind(plan)], rate, force) for plan in plans]
+    if as_json:
+        return json.dumps(lines, indent=1)
+    body = [["" if line[key] is None else _text(line[key]) for key in HEADER] for line in lines]
+    left = [line for line in lines if line["state"] != "finished"]
+    minutes = sum(line["train_minutes_at_least"] or 0.0 for line in left)
+    return (
+        f"{align(list(HEADER.values()), body)}\n\n{len(left)} of {len(plans)} cells to run,"
+        f" at least {minutes:,.1f} minutes of training: their matrix products at {rate / 1e9:,.0f} GFLOP/s, the rest"
+        " not counted"
+    )
+
+
+def _kind(plan: CellPlan) -> tuple[str, str]:
+    return plan.record.config.task, plan.record.config.model_name
+
+
+def _estimate(config: RunConfig) -> tuple[float, int] | None:
+    try:
+        estimate = estimate_step(config)
+    except Exception:  # see estimate_step: some attentions cannot be estimated
+        return None
+    return estimate.memory_bytes / 2**20, estimate.flops
+
+
+def _line(plan: CellPlan, estimate: tuple[float, int] | None, rate: float, force: bool) -> dict[str, Any]:
+    steps = plan.record.config.train.steps
+    if finished(plan) and not force:
+        state = "finished"
+    else:
+        state = "goes on" if plan.checkpoint.exists() and not force else "to run"
+    return {
+        "cell": plan.record.run_id,
+        "state": state,
+        "steps": steps,
+        "step_memory_mb": estimate and round(estimate[0], 1),
+        "train_minutes_at_least": estimate and round(steps * estimate[1] / rate / 60, 2),
+    }
+
+
+def _text(value: str | float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else value
+
+
+def describe_run(config: RunConfig) -> str:
+    """The resolved configuration of one run, its parameters and what a training step takes."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    text += f"parameters: {count_parameters(config):,}\n"
+    try:
+        estimate = estimate_step(config)
+    except Exception as error:  # see estimate_step
+        return f"{text}memory: cannot be estimated ({type(error).__name__})\n"
+    return (
+        f"{text}estimated memory of a training step: {estimate.memory_bytes / 2**20:,.0f} MB of tensors in float32\n"
+        f"matrix products of a training step: {estimate.flops / 1e9:,.1f} GFLOP\n"
+    )

@@ -1,0 +1,162 @@
+"""Tables and groups -> charts for plotly.js, as plain data; colours and points are those of the pictures."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from .efficiency import Group
+from .plots import colour_of, published_beside, tradeoff_points
+from .stats import axis_label, decimals, lower_is_better
+from .tables import Table
+
+Chart = dict[str, Any]
+
+DIAMETER = 46.0  # of the largest bubble, in pixels
+SYMBOLS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "cross", "star")
+
+
+def _name(text: str) -> str:
+    # plotly.js reads a subset of HTML in names.
+    return html.escape(text, quote=False)
+
+
+def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False, log: bool = False) -> Chart:
+    axis = {"type": "log"} if log else {}
+    layout = {
+        "xaxis": {"title": {"text": x}, **axis},
+        # Better is up in every picture.
+        "yaxis": {"title": {"text": y}, **axis, **({"autorange": "reversed"} if lower else {})},
+        "legend": {"orientation": "h", "y": -0.25},
+        "margin": {"l": 60, "r": 20, "t": 35, "b": 40},
+        "hovermode": "closest",
+    }
+    return {"title": title, "data": traces, "layout": layout}
+
+
+def bubble_chart(table: Table) -> Chart | None:
+    """Score against speed, peak memory as the area; published figures hollow. None where nothing was measured."""
+    points = tradeoff_points(table)
+    if not points:
+        return None
+    labels, digits = [e.label for e in table.entries], decimals(table.metric)
+    largest = max((p.memory for p in points if p.memory), default=1.0)
+    traces: list[Any] = []
+    for p in points:
+        memory = f"{p.memory:,.0f} MB" if p.memory else "memory unknown"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": _name(p.entry.label),
+                "x": [p.speed],
+                "y": [p.score],
+                "error_y": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [p.interval[1] - p.score],
+                    "arrayminus": [p.score - p.interval[0]],
+                },
+                "marker": {
+                    "color": colour_of(p.entry.label, labels),
+                    "opacity": 0.65,
+                    "size": DIAMETER * ((p.memory or 0.1 * largest) / largest) ** 0.5,
+                },
+                "hovertemplate": f"{_name(p.entry.label)}<br>%{{y:.{digits}f}}, speed × %{{x:.2f}}<br>{memory}"
+                "<extra></extra>",
+            }
+        )
+    softmax = table.reference.profiled("peak_memory_mb") if table.reference else None
+    published = published_beside(table)
+    if published:
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "published, by others on other machines",
+                "x": [p.speed for p in published],
+                "y": [p.accuracy for p in published],
+                "text": [_name(f"{p.model} ({p.source})") for p in published],
+                "marker": {
+                    "color": "rgba(0,0,0,0)",
+                    "line": {"color": "#999999", "width": 1.5},
+                    "size": [DIAMETER * (p.memory * (softmax or largest) / largest) ** 0.5 for p in published],
+                },
+                "hovertemplate": "%{text}<br>%{y:.1f}, speed × %{x:.2f}<extra></extra>",
+            }
+        )
+    speed = "training speed relative to softmax" if table.reference else "training speed, steps per second"
+    title = "score, speed and memory (area)"
+    return _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
+
+
+def learning_chart(table: Table) -> Chart | None:
+    """The metric on validation against steps, a band from the lowest to the highest seed. None without a curve."""
+    labels = [e.label for e in table.entries]
+    traces: list[Any] = []
+    for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label)):
+        curve, colour = entry.learning_curve, colour_of(entry.label, labels)
+        if not curve:
+            continue
+        steps = [point.step for point in curve]
+        if len(entry.records) > 1:
+            band = [p.high for p in curve] + [p.low for p in reversed(curve)]
+            traces.append(
+                {
+                    "type": "scatter",
+                    "x": steps + steps[::-1],
+                    "y": band,
+                    "fill": "toself",
+                    "fillcolor": colour,
+                    "opacity": 0.15,
+                    "line": {"width": 0},
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            )
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": _name(entry.label),
+                "x": steps,
+                "y": [p.mean for p in curve],
+                # Exact attentions learn alike to the last digit: one line must not hide the other.
+                "line": {"color": colour, "width": 4 - 0.9 * (number % 4)},
+                "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 10 - 1.5 * (number % 4)},
+                "opacity": 0.85,
+            }
+        )
+    if not traces:
+        return None
+    lower = lower_is_better(table.metric)
+    return _chart("learning curves", traces, "training step", f"validation {axis_label(table.metric)}", lower=lower)
+
+
+def length_chart(group: Group, field: str, text: str) -> Chart | None:
+    """A figure of the training step against length, on logarithmic axes, the fitted exponent in the legend."""
+    traces: list[Any] = []
+    for number, name in enumerate(group.labels):
+        cells = [(n, group.find(name, "train", n)) for n in group.lengths]
+        points = [(n, value) for n, r in cells if r and r.profile and (value := getattr(r.profile, field))]
+        if not points:
+            continue
+        exponent = group.exponent(name, field)
+        slope = "" if exponent is None else f" ∝ n^{exponent:.2f}"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": _name(name) + slope,
+                "x": [n for n, _ in points],
+                "y": [value for _, value in points],
+                "line": {"color": colour_of(name, group.labels)},
+                "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
+            }
+        )
+    if not traces:
+        return None
+    chart = _chart(text, traces, "sequence length, tokens", text, log=True)
+    ticks = {"tickvals": group.lengths, "ticktext": [f"{n:,}" for n in group.lengths]}
+    chart["layout"]["xaxis"] |= ticks
+    return chart

@@ -1,0 +1,115 @@
+"""Several processes on one cell, and cells on Ray."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from .test_cli import SETTINGS, lra_bench
+from .test_survival import wait_for
+
+
+def record_in(out: Path, model: str) -> dict[str, Any]:
+    (path,) = out.glob(f"runs/*-{model}-*.json")
+    content = json.loads(path.read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path: Path) -> None:
+    options = ["run", "--task", "text", "--model", "sdpa", "--data", reviews, *SETTINGS]
+    options += ["--set", "train.steps=40", "--set", "model.dropout=0"]
+    alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
+    assert alone.returncode == 0, alone.stderr
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "lra_bench",
+    ]
+    together = subprocess.run(
+        [*command, *map(str, options), "--out", str(tmp_path / "two")],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert together.returncode == 0, together.stderr
+    one, two = record_in(tmp_path / "one", "sdpa"), record_in(tmp_path / "two", "sdpa")
+    assert two["machine"]["device"] == f"2 x {one['machine']['device']}"
+    steps, losses = zip(*one["loss_curve"], strict=True)
+    shared_steps, shared_losses = zip(*two["loss_curve"], strict=True)
+    assert shared_steps == steps
+    assert shared_losses == pytest.approx(losses, rel=1e-3)
+    assert losses[-1] < losses[0]
+    assert two["result"]["accuracy"] == pytest.approx(one["result"]["accuracy"], abs=2.0)
+    assert together.stdout.count("# Leaderboard") == 1
+    # The same command in one process finds it finished.
+    assert "not run again" in lra_bench(*options, "--out", tmp_path / "two").stderr
+
+
+def test_unequal_shares_and_sweeps_under_torchrun_are_refused(reviews: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lra_bench", "bench", "--task", "text"],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "error: several processes work on one cell at a time: under torchrun use lra-bench run\n"
+
+
+def ray_environment(tmp_path: Path) -> dict[str, str]:
+    # Ray's sockets need a short path; the cells' folders are the test's own.
+    return {**os.environ, "TMPDIR": str(tmp_path), "RAY_TMPDIR": "/tmp"}
+
+
+def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lra-bench[ray]'")
+    out, cells = tmp_path / "out", tmp_path / "lra-bench-ray"
+    options = ["--task", "text", "--models", "linear,rfa", "--data", reviews, "--threads", "1", *SETTINGS]
+    options += ["--set", "train.steps=1500", "--set", "train.eval_every=500", "--set", "train.checkpoint_every=20"]
+    command = [sys.executable, "-m", "lra_bench", "sweep", "--engine", "ray", "--out", out, *options]
+    sweep = subprocess.Popen(
+        [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ray_environment(tmp_path)
+    )
+    try:
+        wait_for(lambda: list(cells.glob("*-rfa-*/checkpoints/*.pt")) or sweep.poll() is not None, 120)
+        workers = [
+            cell.parent()
+            for cell in psutil.Process(sweep.pid).children(recursive=True)
+            if cell.cmdline()[1:] == ["-m", "lra_bench.cell"]
+        ]
+        assert len(workers) == 2, sweep.communicate()  # both cells at once
+        assert all(worker is not None for worker in workers)
+        victim = workers[0]
+        assert victim is not None
+        victim.send_signal(signal.SIGKILL)
+        started = time.monotonic()
+        output, errors = sweep.communicate(timeout=240)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 0, (output, errors, time.monotonic() - started)
+    assert not list(cells.glob("*/runs"))  # what is finished leaves nothing on the workers
+    plain = lra_bench("sweep", "--workers", "2", "--out", tmp_path / "plain", *options, timeout=240)
+    assert plain.returncode == 0, plain.stderr
+    for model in ("linear", "rfa"):
+        ours, theirs = record_in(out, model), record_in(tmp_path / "plain", model)
+        assert ours["loss_curve"] == theirs["loss_curve"]
+        assert ours["result"] == theirs["result"]
+        assert ours["machine"]["threads"] == 1
+
+
+def test_ray_says_at_once_what_no_node_can_run(reviews: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lra-bench[ray]'")
+    command = ("sweep", "--task", "text", "--models", "rfa", "--data", reviews, "--out", tmp_path / "out", *SETTINGS)
+    done = lra_bench(*command, "--engine", "ray", "--threads", "4096")
+    assert done.returncode == 2
+    assert "error: no node of the Ray cluster has 4096 CPUs and 0 GPUs" in done.stderr

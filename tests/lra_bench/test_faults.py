@@ -1,0 +1,286 @@
+"""Everything that can be wrong with a command: each case one line that names it, exit code 2, nothing half-written.
+
+make test ARGS="tests/lra_bench/test_faults.py -v"    lists the cases
+"""
+
+import json
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lra_bench import ROOT
+from lra_bench import resolve as resolve_module
+from lra_bench.cli import main
+from lra_bench.records import Record, read_records, write_record
+
+from .conftest import files_below
+from .test_cli import SETTINGS, lra_bench
+
+BENCH = ["bench", "--task", "text", "--data", "embedded"]
+SWEEP = ["sweep", "--task", "text", "--data", "embedded"]
+RUN = ["run", "--task", "text", "--model", "rfa"]
+COMMAND_LINE = [
+    (["bnch"], "bnch"),
+    (["bench", "--tsk", "text"], "--tsk"),
+    (["run", "--model", "rfa"], "--task"),
+    (["bench", "--seeds", "0"], "seeds"),
+    (["bench", "--seeds", "two"], "--seeds"),
+    (["bench", "--minutes", "0"], "--minutes"),
+    (["bench", "--task", "texd"], "unknown task 'texd'; did you mean 'text'"),
+    ([*BENCH, "--models", "rfaa"], "unknown model 'rfaa'; did you mean 'rfa'"),
+    ([*BENCH, "--models", ","], "no model given"),
+    ([*BENCH, "--protocol", "quik"], "unknown protocol 'quik'; did you mean 'quick'"),
+    ([*BENCH, "--device", "tpu"], "unknown device 'tpu'"),
+    ([*BENCH, "--device", "cuda"], "torch sees no CUDA card"),
+    ([*BENCH, "--set", "train.stepz=1"], "did you mean 'train.steps'"),
+    ([*BENCH, "--set", "train.steps=none"], "train.steps"),
+    ([*BENCH, "--set", "train.steps=-1"], "train.steps"),
+    ([*BENCH, "--set", "train.lr=nan"], "train.lr"),
+    ([*BENCH, "--set", "train.steps"], "train.steps"),
+    ([*BENCH, "--set", "model.dim=[1"], "model.dim"),
+    ([*BENCH, "--set", "model.num_heads=7"], "num_heads"),
+    ([*BENCH, "--set", "attention.colour=3"], "none of the models softmax, sdpa, rfa has the setting"),
+    ([*BENCH, "--set", "attention.num_features=x"], "num_features = 'x'"),
+    ([*BENCH, "--plugin", "nowhere.py"], "nowhere.py"),
+    (["bench", "--task", "text", "--data", "nowhere"], "neither auto, hub, embedded nor an existing folder"),
+    ([*RUN, "--seed", "-1"], "seed"),
+    ([*RUN, "--threads", "0"], "--threads"),
+    ([*SWEEP, "--engine", "slurm"], "unknown engine 'slurm'; expected local or ray"),
+    ([*SWEEP, "--workers", "0"], "--workers"),
+    ([*SWEEP, "--workers", "2", "--engine", "ray"], "--workers is for --engine local"),
+    ([*SWEEP, "--tensorboard", "--engine", "ray"], "--tensorboard is for --engine local"),
+    ([*SWEEP, "--address", "127.0.0.1:1"], "use it with --engine ray"),
+    ([*SWEEP, "--cell-minutes", "0"], "--cell-minutes"),
+    (["profile", "--lengths", "0"], "--lengths '0': expected positive numbers"),
+    (["profile", "--lengths", "long"], "--lengths 'long'"),
+    (["profile", "--batch-size", "0"], "--batch-size"),
+    (["leaderboard", "--out", "nowhere"], "not a results folder"),
+    (["report", "--out", "nowhere"], "not a results folder"),
+    (["compare", "rfa", "softmax", "--out", "nowhere"], "not a results folder"),
+    (["compare", "rfa"], "second"),
+    (["leaderboard", "--out", "."], "no records"),
+    (["report", "--out", "."], "no records"),
+    (["compare", "rfa", "softmax", "--out", "."], "unknown model 'rfa'"),
+    (["data", "describe", "texd"], "unknown task 'texd'"),
+]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[object, str, str]]:
+    """The command line in this process, in an empty folder: exit code, what it printed, its errors."""
+
+    def run(*arguments: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["lra-bench", *map(str, arguments)])
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            with pytest.raises(SystemExit) as ended:
+                main()
+        finally:
+            signal.signal(signal.SIGTERM, handler)
+        output, errors = capsys.readouterr()
+        return ended.value.code, output, errors
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return run
+
+
+@pytest.mark.parametrize(("arguments", "message"), COMMAND_LINE, ids=[" ".join(a) for a, _ in COMMAND_LINE])
+def test_command_lines(call: Callable[..., tuple[object, str, str]], arguments: list[str], message: str) -> None:
+    code, output, errors = call(*arguments)
+    assert (code, output) == (2, "")
+    assert message in errors
+    assert re.fullmatch(r"error: .+\n", errors)
+    assert files_below(Path.cwd()) == set()
+
+
+HEAD = b"description: x\nfamily: y\nsource: z\n"
+QUICK = (ROOT / "configs" / "protocols" / "quick.yaml").read_bytes()
+RFA = b"description: x\npaper: y\nattention: rfa\n"
+YAML = [
+    ("protocols", b"", "valid dictionary"),
+    ("protocols", b"description: [", "is not valid YAML"),
+    ("protocols", b"\xff\xfe\x00broken", "is not UTF-8 text"),
+    ("protocols", b"- a\n- list\n", "valid dictionary"),
+    ("protocols", HEAD, "tasks is missing"),
+    ("protocols", HEAD + b"tasks: {}\nmodle: {}\n", "did you mean"),
+    ("protocols", HEAD + b"tasks: {listops: {}}\n", "no settings for task 'text'"),
+    ("protocols", HEAD + b"tasks: {text: {trian: {}}}\n", "unknown section 'trian'"),
+    ("protocols", QUICK.replace(b"steps: 600", b"steps: many"), "train.steps"),
+    ("protocols", b"!!python/object/apply:os.system ['touch owned']\n", "is not valid YAML"),
+    ("models", b"", "valid dictionary"),
+    ("models", RFA + b"settings: 3\n", "settings"),
+    ("models", RFA + b"settings: {num_featurez: 3}\n", "num_features"),
+    ("models", b"description: x\npaper: y\nattention: rfaa\n", "rfaa"),
+    ("models", b"attention: rfa\n", "is missing"),
+    ("models", b"\xff", "is not UTF-8 text"),
+]
+
+
+@pytest.mark.parametrize(("kind", "content", "message"), YAML, ids=[f"{k} {c[:60]!r}" for k, c, _ in YAML])
+def test_configuration_files(
+    call: Callable[..., tuple[object, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kind: str,
+    content: bytes,
+    message: str,
+) -> None:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    (tmp_path / "configs" / kind / "bad.yaml").write_bytes(content)
+    monkeypatch.setattr(resolve_module, "CONFIGS", tmp_path / "configs")
+    chosen = ["--protocol", "bad"] if kind == "protocols" else ["--models", "bad"]
+    code, output, errors = call(*BENCH, *chosen)
+    assert (code, output) == (2, ""), errors
+    assert message in errors
+    assert re.fullmatch(r"error: .+\n", errors)
+    assert files_below(Path.cwd()) == set()
+
+
+RECORDS = [
+    (b"", "cannot be read"),
+    (b"{", "cannot be read"),
+    (b"\xff\xfe", "cannot be read"),
+    (b"null", "has schema version None"),
+    (b"[1, 2]", "has schema version None"),
+    (b'{"schema_version": 99}', "has schema version 99; this program reads 1"),
+    (b'{"schema_version": 1}', "is not a valid record (run_id: field required)"),
+    (b"[" * 100_000, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), RECORDS, ids=[repr(c[:30]) for c, _ in RECORDS])
+@pytest.mark.parametrize("verb", [["leaderboard"], ["report"]])
+def test_records(
+    call: Callable[..., tuple[object, str, str]],
+    make_record: Callable[..., Record],
+    tmp_path: Path,
+    verb: list[str],
+    content: bytes,
+    message: str,
+) -> None:
+    bad = tmp_path / "out" / "runs" / "bad.json"
+    bad.parent.mkdir(parents=True)
+    bad.write_bytes(content)
+    code, output, errors = call(*verb, "--out", tmp_path / "out")
+    assert (code, output) == (2, "")
+    warning, error = errors.splitlines()
+    assert warning.startswith(f"warning: {bad} ")
+    assert message in warning
+    assert "no records" in error
+    # Beside a good one it is named and left out, and it stays as it was.
+    write_record(tmp_path / "out", make_record())
+    code, _, errors = call(*verb, "--out", tmp_path / "out")
+    assert code == 0
+    assert message in errors
+    assert errors.count("\n") == 1
+    assert bad.read_bytes() == content
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda b: b"", lambda b: b[:100], lambda b: b[:-200], flip, lambda b: b"not a checkpoint" * 100],
+    ids=["empty", "start", "truncated", "a byte flipped", "something else"],
+)
+def test_checkpoints(
+    call: Callable[..., tuple[object, str, str]],
+    reviews: Path,
+    tmp_path: Path,
+    stopped: Path,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    """A damaged one is named and the one before it used; with both damaged the run begins anew."""
+    from lra_bench.checkpoint import load_checkpoint, previous
+
+    (newest,) = (p for p in stopped.glob("checkpoints/*.pt") if ".previous" not in p.name)
+    whole = load_checkpoint(newest)
+    older = load_checkpoint(previous(newest))
+    assert whole is not None
+    assert older is not None
+    copy = tmp_path / newest.name
+    shutil.copy(previous(newest), previous(copy))
+    copy.write_bytes(damage(newest.read_bytes()))
+    found = load_checkpoint(copy)
+    assert found is not None
+    assert found["progress"]["step"] == older["progress"]["step"] <= whole["progress"]["step"]
+    previous(copy).write_bytes(damage(newest.read_bytes()))
+    assert load_checkpoint(copy) is None
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A results folder with a run that was stopped on its way."""
+    out = tmp_path_factory.mktemp("stopped")
+    done = lra_bench(
+        "bench", "--task", "text", "--models", "linear", "--data", "embedded", "--out", out, *SETTINGS,
+        "--set", "train.steps=1000000", "--set", "train.eval_every=1000000", "--minutes", "0.25",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    return out
+
+
+def test_a_checkpoint_of_another_run_ends_the_cell_with_its_name(stopped: Path, tmp_path: Path) -> None:
+    import torch
+
+    out = tmp_path / "out"
+    shutil.copytree(stopped, out)
+    for path in out.glob("checkpoints/*.pt"):
+        torch.save({"progress": {"pace": 3}}, path)
+    done = lra_bench(
+        "bench", "--task", "text", "--models", "linear", "--data", "embedded", "--out", out, *SETTINGS,
+        "--set", "train.steps=1000000", "--set", "train.eval_every=1000000", "--minutes", "1",
+    )  # fmt: skip
+    assert done.returncode == 1
+    (record,) = read_records(out, Record)
+    assert record.status == "failed"
+    assert re.search(r"checkpoint .*\.pt is not of this run .* --force begins anew", record.reason)
+
+
+def limited(size: int) -> Callable[[], None]:
+    """As on a full disk: no file of this process or of its children grows beyond `size` bytes."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize(
+    ("size", "code"),
+    [(150_000, 1), (1_500, 2), (1_000, 2)],
+    ids=["the checkpoint does not fit", "the record does not fit", "prepared data do not fit"],
+)
+def test_a_full_disk(reviews: Path, tmp_path: Path, size: int, code: int) -> None:
+    out = tmp_path / "out"
+    command = ["bench", "--task", "text", "--models", "linear", "--data", reviews, "--out", out, *SETTINGS]
+    command += ["--set", "model.dim=64"]
+    if size > 1_000:
+        lra_bench("data", "describe", "text", "--data", reviews, "--out", tmp_path)  # prepares them
+    done = subprocess.run(
+        [sys.executable, "-m", "lra_bench", *map(str, command)],
+        capture_output=True, text=True, preexec_fn=limited(size), timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert not [name for name in files_below(out) if name.endswith(".tmp")]
+    if code == 1:
+        (record,) = read_records(out, Record)
+        assert record.status == "failed"
+        assert "File too large" in record.reason
+    else:
+        assert re.search(r"^error: .*File too large", done.stderr, re.MULTILINE)
+        assert "Traceback" not in done.stderr.split("error: ")[-1]
+        assert not list(out.glob("runs/*.json"))
+    again = lra_bench(*command)  # with room again, nothing stands in the way
+    assert again.returncode == 0, again.stderr
+    (path,) = out.glob("runs/*.json")
+    assert json.loads(path.read_text())["status"] == "ok"

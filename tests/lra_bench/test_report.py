@@ -1,0 +1,122 @@
+"""report.html in a real browser: it loads alone, sorts, filters, and runs nothing that a record says."""
+
+import json
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lra_bench.config import ConfigError
+from lra_bench.records import ProfileRecord, Record, read_records, write_record
+from lra_bench.report import write_report
+
+from . import conftest
+from .test_cli import ROOT
+
+HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+webdriver = pytest.importorskip("selenium.webdriver")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    driver = shutil.which("chromedriver")
+    if not driver or not (shutil.which("chromium") or shutil.which("google-chrome")):
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1400,1200"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def report(make_record: Callable[..., Record], tmp_path: Path) -> Path:
+    for model, accuracy, step_time in (("softmax", 64.0, 400.0), ("rfa", 63.5, 90.0), ("performer", 55.0, 100.0)):
+        for seed in (0, 1):
+            write_record(tmp_path, make_record(model, accuracy, seed=seed, step_time=step_time))
+    write_record(tmp_path, make_record("linear", None, status="oom", reason=f"MemoryError: {HOSTILE}"))
+    write_record(tmp_path, make_record("rfa", 61.0, name=HOSTILE, dataset=HOSTILE))
+    write_record(tmp_path, make_record("rfa", 60.0, name=HOSTILE))
+    reference = ROOT / "results" / "reference" / "amd-epyc-2-cores"
+    for profile in read_records(reference, ProfileRecord)[:12]:
+        write_record(tmp_path, profile)
+    return write_report(tmp_path)
+
+
+def models(browser: object, table: int = 0) -> list[str]:
+    script = """return [...document.querySelectorAll('table')[arguments[0]].tBodies[0].rows]
+        .filter(row => !row.hidden).map(row => row.cells[1].textContent)"""
+    return list(browser.execute_script(script, table))  # type: ignore[attr-defined]
+
+
+def test_the_page_works_alone(browser: object, report: Path) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(report.as_uri())  # type: ignore[attr-defined]
+    find = lambda selector: browser.find_elements(By.CSS_SELECTOR, selector)  # type: ignore[attr-defined]  # noqa: E731
+    assert browser.get_log("browser") == []  # type: ignore[attr-defined]
+    assert browser.title == "lra-bench report"  # type: ignore[attr-defined]
+    assert len(find(".chart .main-svg")) >= 3 * 2
+    assert not re.findall(
+        r"""(?:src|href)=["']https?:""", re.sub(r"<script>.*?</script>", "", report.read_text(), flags=re.S)
+    )
+
+    # The first table is the one of the hostile data set, the second that of imdb.
+    assert set(models(browser, 1)) >= {"softmax", "rfa", "performer", "linear", HOSTILE}
+    time_column = [th.text.rstrip(" ↕↑↓") for th in find("table")[1].find_elements(By.TAG_NAME, "th")].index("step ms")
+    header = find("table")[1].find_elements(By.TAG_NAME, "th")[time_column]
+    orders = []
+    for _ in range(2):
+        header.send_keys(Keys.ENTER)  # by keyboard
+        time.sleep(0.3)
+        orders.append([m for m in models(browser, 1) if m in ("softmax", "rfa", "performer")])
+    assert sorted(orders) == [["rfa", "performer", "softmax"], ["softmax", "performer", "rfa"]]
+
+    (search,) = find("#filter")
+    search.send_keys("perform")
+    assert models(browser, 1) == ["performer"]
+    search.send_keys("zzz")
+    assert models(browser, 1) == []
+    assert find("#empty")[0].is_displayed()
+    search.clear()
+    search.send_keys(" ", Keys.BACKSPACE)
+    assert len(models(browser, 1)) >= 5
+
+    theme = "return getComputedStyle(document.body).backgroundColor"
+    before = browser.execute_script(theme)  # type: ignore[attr-defined]
+    find("#theme")[0].click()
+    assert browser.execute_script(theme) != before  # type: ignore[attr-defined]
+    find("details.run summary")[0].click()
+    assert "fingerprint:" in find("details.run pre")[0].text
+    assert browser.title == "lra-bench report"  # type: ignore[attr-defined]
+    assert browser.get_log("browser") == []  # type: ignore[attr-defined]
+
+
+def test_it_fits_a_phone(browser: object, report: Path) -> None:
+    browser.execute_cdp_cmd(  # type: ignore[attr-defined]
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 800, "deviceScaleFactor": 2, "mobile": True}
+    )
+    browser.get(report.as_uri())  # type: ignore[attr-defined]
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390  # type: ignore[attr-defined]
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+
+
+def test_nothing_hostile_reaches_the_page_unescaped(report: Path) -> None:
+    page = report.read_text()
+    assert HOSTILE not in page
+    assert "<img" not in page
+    for data in re.findall(r'<script type="application/json">(.*?)</script>', page, re.S):
+        assert isinstance(json.loads(data)["data"], list)
+
+
+def test_no_records_no_report(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no records under"):
+        write_report(tmp_path)
+    assert conftest.files_below(tmp_path) == set()

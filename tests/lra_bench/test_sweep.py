@@ -1,0 +1,173 @@
+"""Sweeps: several cells at a time, plans, hangs, outputs for scripts, what is already there."""
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lra_bench.cell import CellPlan
+from lra_bench.engines import Engine, LocalEngine
+from lra_bench.plugins import load_plugins
+from lra_bench.records import Record
+from lra_bench.resolve import resolve
+from lra_bench.sweep import plan_cells, run_cells
+
+from .conftest import TINY
+from .test_cli import SETTINGS, lra_bench
+
+ENDLESS = {"train.steps": 1_000_000, "train.eval_every": 1_000_000}
+
+
+def silent(text: str) -> None:
+    pass
+
+
+def plans_of(
+    reviews: Path, out: Path, *models: str, plugins: tuple[str, ...] = (), **changes: object
+) -> list[CellPlan]:
+    overrides = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
+    configs = [
+        resolve("text", model, "quick", data_source=str(reviews), plugins=plugins, overrides=overrides)
+        for model in models
+    ]
+    return plan_cells(configs, out, threads=1, say=silent)
+
+
+def test_two_workers_share_the_threads_and_log_apart(reviews: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = lra_bench(
+        "sweep", "--task", "text", "--models", "linear,sdpa", "--seeds", "2", "--data", reviews, "--out", out,
+        "--workers", "2", "--threads", "1", "--tensorboard", *SETTINGS, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = [json.loads(path.read_text()) for path in (out / "runs").glob("*.json")]
+    assert sorted((r["config"]["model_name"], r["config"]["seed"]) for r in records) == [
+        ("linear", 0), ("linear", 1), ("sdpa", 0), ("sdpa", 1),
+    ]  # fmt: skip
+    assert {r["machine"]["threads"] for r in records} == {1}
+    assert {r["status"] for r in records} == {"ok"}
+    assert {path.stem for path in (out / "logs").iterdir()} == {r["run_id"] for r in records}
+    assert all("validation" in path.read_text() for path in (out / "logs").iterdir())
+    assert "validation" not in done.stderr
+    assert re.search(r"; [12] to go, about \d+ min", done.stderr)
+    assert "1 thread" in (out / "leaderboard.md").read_text()
+    curves = {path.parent.name for path in (out / "tensorboard").rglob("events.out.tfevents.*")}
+    assert curves >= {r["run_id"] for r in records}
+
+
+def test_quiet_json_is_only_json(reviews: Path, tmp_path: Path) -> None:
+    command = ("bench", "--task", "text", "--models", "linear", "--data", reviews, "--out", tmp_path, *SETTINGS)
+    done = lra_bench(*command, "--quiet", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    rows = json.loads(done.stdout)
+    assert [row["model"] for row in rows] == ["linear", "majority class"]
+    frame = pd.read_csv(tmp_path / "leaderboard.csv")
+    assert rows[0]["step_time_ms"] == frame["step_time_ms"][0]
+    assert list(rows[0]) == list(frame.columns)
+    again = lra_bench("leaderboard", "--out", tmp_path, "--json")
+    assert json.loads(again.stdout) == rows
+    assert (tmp_path / "leaderboard.tex").read_text().count("\\begin{tabular}") == 1
+
+
+def test_a_plan_runs_nothing(reviews: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ("--task", "text", "--data", reviews, "--out", out, *SETTINGS)
+    assert lra_bench("run", "--task", "text", "--model", "linear", *options[2:]).returncode == 0
+    command = ("sweep", *options, "--models", "linear,softmax", "--seeds", "2", "--dry-run")
+    done = lra_bench(*command)
+    assert done.returncode == 0, done.stderr
+    assert "3 of 4 cells to run, at least " in done.stdout
+    assert len(list((out / "runs").glob("*.json"))) == 1
+    lines = json.loads(lra_bench(*command, "--json").stdout)
+    assert [line["state"] for line in lines] == ["finished", "to run", "to run", "to run"]
+    softmax, linear = (next(x for x in lines if f"-{m}-s1" in x["cell"]) for m in ("softmax", "linear"))
+    assert softmax["step_memory_mb"] > linear["step_memory_mb"] > 0
+    assert softmax["train_minutes_at_least"] >= 0
+
+
+def test_a_hang_is_killed_and_the_sweep_goes_on(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "hangs.py"
+    plugin.write_text(
+        "import time\nfrom models import MultiHeadAttention, register_attention\n"
+        "@register_attention('hangs')\nclass Hangs(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n"
+        "        while v.device.type != 'meta' and not hasattr(v, 'fake_mode'):\n"
+        "            try:\n                time.sleep(9)\n            except BaseException:\n                pass\n"
+        "        return v\n"
+    )
+    load_plugins([str(plugin)])
+    monkeypatch.setattr("lra_bench.isolated.GRACE_SECONDS", 1.0)
+    plans = plans_of(reviews, tmp_path, "hangs", "linear", plugins=(str(plugin),))
+    hung, fine = run_cells(plans, LocalEngine(cell_seconds=20.0), say=silent)
+    assert hung.status == "failed"
+    assert hung.reason.startswith("hung: it did not stop within 1 s")
+    assert fine.status == "ok"
+
+
+def test_a_cell_over_its_time_saves_and_the_next_one_runs(reviews: Path, tmp_path: Path) -> None:
+    endless = plans_of(reviews, tmp_path, "linear", **{k.replace(".", "__"): v for k, v in ENDLESS.items()})
+    records = run_cells([*endless, *plans_of(reviews, tmp_path, "sdpa")], LocalEngine(cell_seconds=15.0), say=silent)
+    assert [r.status for r in records] == ["interrupted", "ok"]
+    assert records[0].steps > 0
+    assert endless[0].checkpoint.exists()
+
+
+class Recording(Engine):
+    """Runs nothing; remembers what it was asked to."""
+
+    def __init__(self) -> None:
+        self.asked: list[CellPlan] = []
+
+    def run(self, plans: object, seconds: object, started: object, ended: object) -> None:
+        self.asked += plans  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("damage", [b"{", b'{"schema_version": 99}', b"\xff"])
+def test_a_record_that_cannot_be_read_is_set_aside_not_lost(
+    reviews: Path, tmp_path: Path, damage: bytes, make_record: Callable[..., Record]
+) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    path = tmp_path / "runs" / f"{plan.record.run_id}.json"
+    path.parent.mkdir()
+    path.write_bytes(damage)
+    engine = Recording()
+    run_cells([plan], engine, say=silent)
+    assert engine.asked == [plan]
+    assert not path.exists()
+    assert path.with_name(f"{path.name}.unreadable").read_bytes() == damage
+
+
+def test_a_clock_that_runs_backwards_changes_nothing(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lra_bench.cell import run_cell
+
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    begun = time.time()
+    ticks = iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: begun - 3600.0 * next(ticks))
+    monkeypatch.setattr("lra_bench.cell.now", lambda: "1999-12-31T23:59:59+00:00")
+    # What the real cell does to its process would outlast this test.
+    monkeypatch.setattr("lra_bench.cell.limit_address_space", lambda: None)
+    monkeypatch.setattr("lra_bench.memory.keep_freed_memory", lambda needed: None)
+    record = run_cell(plan)
+    assert (record.status, record.created) == ("ok", "1999-12-31T23:59:59+00:00")
+    assert 0 < record.train_time_s < 60
+    assert record.profile is not None
+    assert record.profile.step_time_ms > 0
+    engine = Recording()
+    assert run_cells([plan], engine, say=silent) == [record]
+    assert engine.asked == []
+
+
+def test_completion_is_there(tmp_path: Path) -> None:
+    done = lra_bench("--show-completion", "bash")
+    assert done.returncode == 0, done.stderr
+    assert "COMPREPLY" in done.stdout or "complete" in done.stdout
+    assert os.listdir(tmp_path) == []
