@@ -29,6 +29,11 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "python 3.10 or newer is needed; set PYTHON=" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+# What tests and linters need beside it: Ray, a browser's driver, public packages to compare with.
+$(VENV)/.dev: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
@@ -41,10 +46,11 @@ sweep: $(READY)
 profile: $(READY)
 	@$(BIN)/lra-bench profile $(OPTIONS)
 
-# The whole grid at the published step counts, a slice a call: the same command goes on until all is done.
+# The whole grid at the published step counts, a slice a call: the same command goes on until all is done. Runs that do not
+# fill a card share it with ARGS="--workers 3".
 ZOO := softmax,sdpa,rfa,linformer,performer,reformer,linear
 reference: $(READY)
-	@$(BIN)/lra-bench bench --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)
+	@$(BIN)/lra-bench sweep --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)
 
 leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
@@ -75,11 +81,11 @@ bench-retrieval: $(READY)
 bench-batching: $(READY)
 	@$(BIN)/python -m benchmarks.batching_share $(ARGS)
 
-test: $(READY)
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
 
-test-all: $(READY)
-	@$(BIN)/python -m pytest $(ARGS)
+test-all: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n auto $(ARGS)
 
-lint: $(READY)
+lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

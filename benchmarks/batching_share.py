@@ -16,7 +16,7 @@ from accelerate import Accelerator
 from lra_bench.batching import TrainingOrder
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
-from lra_bench.trainer import TrainingStep
+from lra_bench.step import TrainingStep
 from tasks import load_task
 
 

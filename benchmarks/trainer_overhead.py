@@ -23,7 +23,8 @@ from lra_bench.build import build_model
 from lra_bench.config import RunConfig
 from lra_bench.optim import build_optimizer, build_schedule
 from lra_bench.resolve import resolve
-from lra_bench.trainer import Trainer, TrainingStep
+from lra_bench.step import TrainingStep
+from lra_bench.trainer import Trainer
 from tasks import Task, load_task
 
 

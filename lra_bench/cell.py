@@ -32,16 +32,22 @@ if TYPE_CHECKING:
 class CellPlan(BaseModel, extra="forbid", frozen=True):
     """What the parent has settled about a cell: `record` carries everything known before the run.
 
-    tensorboard: log curves to tensorboard/ under the results folder.
+    force: run it though it is finished; tensorboard: log curves to tensorboard/ under the results folder.
     """
 
     out: Path
     record: Record
+    force: bool = False
     tensorboard: bool = False
 
     @property
     def checkpoint(self) -> Path:
         return self.out / "checkpoints" / f"{self.record.run_id}.pt"
+
+    def finished(self) -> Record | None:
+        """The record of an earlier run of the very same cell that ended well."""
+        earlier = read_record(record_path(self.out, self.record.run_id), Record)
+        return earlier if earlier and earlier.status == "ok" and earlier.digest == self.record.digest else None
 
 
 def describe_data(config: RunConfig, task: Task) -> DataRecord:
@@ -185,17 +191,16 @@ def run_alone(plan: CellPlan) -> Record:
     """
     name = plan.record.run_id
     lock = FileLock(plan.out / "runs" / f".{name}.lock")
-    finished = None
+    force = plan.force
     try:
         held = lock.acquire(timeout=0)
     except Timeout:
         print(f"  {name}: another process is at it; waiting for it to end", file=sys.stderr, flush=True)
-        held = lock.acquire()
-        finished = read_record(record_path(plan.out, name), Record)
+        held, force = lock.acquire(), False
     with held:
-        if finished and finished.status == "ok" and finished.digest == plan.record.digest:
-            return finished
-        return run_cell(plan)
+        # Another sweep may have finished it since this one was planned.
+        finished = None if force else plan.finished()
+        return finished or run_cell(plan)
 
 
 def main() -> None:

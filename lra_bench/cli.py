@@ -114,15 +114,17 @@ def sweep(
         plugins=plugin,
         compile_=compile_,
     )
-    chosen = _engine(configs[0].device, engine, workers, address, cell_minutes, quiet, force, tensorboard)
+    chosen = _engine(configs[0].device, engine, workers, address, cell_minutes, quiet, tensorboard)
     say = _say(quiet)
-    plans = plan_cells(configs, out, threads=threads or _threads(workers), tensorboard=tensorboard, say=say)
+    plans = plan_cells(
+        configs, out, threads=threads or _threads(workers), force=force, tensorboard=tensorboard, say=say
+    )
     if dry_run:
         from .outline import outline
 
-        print(outline(plans, force, as_json))
+        print(outline(plans, as_json))
     else:
-        _run(plans, chosen, force, minutes, say, as_json)
+        _run(plans, chosen, minutes, say, as_json)
 
 
 @app.command()
@@ -168,8 +170,8 @@ def run(
     shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
     first = os.environ.get("RANK", "0") == "0"
     say = _say(quiet or not first)
-    plans = plan_cells([config], out, threads=threads, tensorboard=tensorboard, say=say)
-    _run(plans, TorchrunEngine() if shared else LocalEngine(log=quiet), force, None, say, as_json, tables=first)
+    plans = plan_cells([config], out, threads=threads, force=force, tensorboard=tensorboard, say=say)
+    _run(plans, TorchrunEngine() if shared else LocalEngine(log=quiet), None, say, as_json, tables=first)
 
 
 app.add_typer(profile_app)
@@ -201,7 +203,6 @@ def _engine(
     address: str | None,
     cell_minutes: float | None,
     quiet: bool,
-    force: bool,
     tensorboard: bool,
 ) -> Any:
     from .config import ConfigError
@@ -221,7 +222,7 @@ def _engine(
         raise ConfigError("--workers is for --engine local; Ray runs as many cells as its CPUs and cards allow")
     if tensorboard:
         raise ConfigError("--tensorboard is for --engine local: the curves would stay on the workers")
-    return RayEngine(cell_seconds, address, quiet, force)
+    return RayEngine(cell_seconds, address, quiet)
 
 
 def _check_tensorboard(wanted: bool) -> None:
@@ -245,15 +246,13 @@ def _say(quiet: bool) -> Any:
     return (lambda text: None) if quiet else say_on_stderr
 
 
-def _run(
-    plans: list[Any], engine: Any, force: bool, minutes: float | None, say: Any, as_json: bool, tables: bool = True
-) -> None:
+def _run(plans: list[Any], engine: Any, minutes: float | None, say: Any, as_json: bool, tables: bool = True) -> None:
     from .results_cli import show_tables
     from .sweep import run_cells
 
     out = plans[0].out
     try:
-        records = run_cells(plans, engine, force=force, minutes=minutes, say=say)
+        records = run_cells(plans, engine, minutes=minutes, say=say)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from here", file=sys.stderr)
         if tables:

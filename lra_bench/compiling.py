@@ -1,4 +1,4 @@
-"""torch.compile, block by block: one compilation serves every layer, and evaluation stays eager."""
+"""Whether a training step is compiled: where it is asked for and works."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ import warnings
 
 import torch
 from accelerate import Accelerator
-from torch import nn
-
-from models.encoder import Block
 
 from .config import RunConfig
 from .memory import is_out_of_memory
 from .objectives import objective_of
-
-
-def compile_blocks(model: nn.Module) -> None:
-    """Compile the transformer's blocks for fixed shapes, in place; parameters keep their names."""
-    for module in model.modules():
-        if isinstance(module, Block):
-            module.compile(dynamic=False)
+from .step import TrainingStep
 
 
 def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
@@ -29,8 +20,6 @@ def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
     The step is compiled now, on a model that is thrown away, so that no later measurement includes it. Where that
     fails, for want of a compiler or because of the attention, one line on stderr says so.
     """
-    from .trainer import TrainingStep
-
     if not config.train.compile:
         return False
     reason = _missing_compiler(config.device)

@@ -144,13 +144,14 @@ class Group:
         own, reference = (getattr(r.profile, field) if r and r.profile else None for r in (record, other))
         return own / reference if own and reference else None
 
+    def curve(self, name: str, field: str, mode: Mode = "train") -> list[tuple[int, float]]:
+        """A figure of the step profile at every length where it was measured."""
+        cells = ((n, self.find(name, mode, n)) for n in self.lengths)
+        return [(n, value) for n, r in cells if r and r.profile and (value := getattr(r.profile, field))]
+
     def exponent(self, name: str, field: str, mode: Mode = "train") -> float | None:
         """Slope of log(figure) over log(length) by least squares, from 2,048 on where two such lengths are there."""
-        points = [
-            (math.log(n), math.log(value))
-            for n in self.lengths
-            if (r := self.find(name, mode, n)) and r.profile and (value := getattr(r.profile, field))
-        ]
+        points = [(math.log(n), math.log(value)) for n, value in self.curve(name, field, mode)]
         if sum(x >= math.log(2048) for x, _ in points) >= 2:
             points = [p for p in points if p[0] >= math.log(2048)]
         if len(points) < 2:

@@ -24,8 +24,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
         )
         for axes, (field, text, what) in zip(figure.subplots(1, 2), panels, strict=True):
             for number, name in enumerate(group.labels):
-                cells = [(n, group.find(name, "train", n)) for n in group.lengths]
-                points = [(n, v) for n, r in cells if r and r.profile and (v := getattr(r.profile, field))]
+                points = group.curve(name, field)
                 if not points:
                     continue
                 exponent = group.exponent(name, field)
@@ -38,7 +37,8 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
                     color=colour_of(name, group.labels),
                     label=f"{name}{slope}",
                 )
-                if any(r and r.status == "oom" for _, r in cells):
+                cells = (group.find(name, "train", n) for n in group.lengths)
+                if any(r and r.status == "oom" for r in cells):
                     axes.annotate(
                         "out of memory",
                         points[-1],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -158,13 +157,11 @@ class RayEngine(Engine):
 
     address: of a running cluster, which gets a copy of this checkout; None: one on this machine for the time of the
     call. Cells work in a folder of the machine they run on; records come back to the caller, so that no disk has to be
-    shared. A worker that dies has its cell retried, from its last checkpoint where that is the same machine. force:
-    begin anew whatever an earlier call left on the workers.
+    shared. A worker that dies has its cell retried, from its last checkpoint where that is the same machine.
     """
 
     address: str | None = None
     quiet: bool = False
-    force: bool = False
 
     RETRIES = 3
 
@@ -176,8 +173,7 @@ class RayEngine(Engine):
         try:
             for plan in plans:
                 _check_resources(ray, plan)
-            attempt = f"-{time.time_ns():x}" if self.force else ""
-            waiting = {self._submit(ray, plan, attempt, deadline): plan for plan in plans}
+            waiting = {self._submit(ray, plan, deadline): plan for plan in plans}
             try:
                 while waiting:
                     (reference,), _ = ray.wait(list(waiting))
@@ -212,33 +208,41 @@ class RayEngine(Engine):
                 logging_level=logging.WARNING,
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise ConfigError(f"no Ray cluster at {self.address!r}: {str(error).splitlines()[0]}") from None
+            raise ConfigError(
+                f"no Ray cluster at {self.address!r}: {str(error).splitlines()[0]};"
+                " one that asks for a token needs RAY_AUTH_MODE=token"
+            ) from None
         return ray
 
-    def _submit(self, ray: Any, plan: CellPlan, attempt: str, deadline: float | None) -> Any:
+    def _submit(self, ray: Any, plan: CellPlan, deadline: float | None) -> Any:
         config = plan.record.config
         options = {"num_cpus": plan.record.machine.threads, "num_gpus": int(config.device == "cuda")}
-        plugins = {Path(path).name: Path(path).read_text(encoding="utf-8") for path in config.plugins}
+        plugins = [(Path(path).name, Path(path).read_text(encoding="utf-8")) for path in config.plugins]
         task = ray.remote(ray_cell).options(max_retries=self.RETRIES, **options)
-        return task.remote(plan.model_dump_json(), plugins, attempt, self.cell_seconds, deadline)
+        # A forced run must not find what an earlier one left on the worker, but its own retries must find theirs.
+        folder = f"{plan.record.run_id}-{time.time_ns():x}" if plan.force else plan.record.run_id
+        return task.remote(plan.model_dump_json(), plugins, folder, self.cell_seconds, deadline)
 
 
 def ray_cell(
-    plan_json: str, plugins: dict[str, str], attempt: str, cell_seconds: float | None, deadline: float | None
+    plan_json: str, plugins: list[tuple[str, str]], folder: str, cell_seconds: float | None, deadline: float | None
 ) -> str | None:
     """One cell on a Ray worker: its record as JSON, None when the time was up before it began.
 
-    plugins: texts by file name; attempt: tells one call's folder from another's; deadline: Unix time.
+    plugins: file names and texts; folder: where it works, below the machine's temporary folder, and leaves the record,
+    so that a caller that died finds it; deadline: Unix time.
     """
     left = None if deadline is None else deadline - time.time()
     if left is not None and left <= 0:
         return None
     plan = CellPlan.model_validate_json(plan_json)
-    out = Path(tempfile.gettempdir()) / "lra-bench-ray" / f"{plan.record.run_id}{attempt}"
-    (out / "plugins").mkdir(parents=True, exist_ok=True)
-    for name, text in plugins.items():
-        (out / "plugins" / name).write_text(text, encoding="utf-8")
-    config = plan.record.config.model_copy(update={"plugins": tuple(str(out / "plugins" / name) for name in plugins)})
+    out = Path(tempfile.gettempdir()) / "lra-bench-ray" / folder
+    paths = []
+    for number, (name, text) in enumerate(plugins):
+        paths.append(out / "plugins" / str(number) / name)
+        paths[-1].parent.mkdir(parents=True, exist_ok=True)
+        paths[-1].write_text(text, encoding="utf-8")
+    config = plan.record.config.model_copy(update={"plugins": tuple(map(str, paths))})
     local = plan.model_copy(update={"out": out, "record": plan.record.model_copy(update={"config": config})})
     running = _Running()
     try:
@@ -246,8 +250,6 @@ def ray_cell(
     except KeyboardInterrupt:  # how Ray cancels
         running.stop()
         raise
-    if record.status == "ok":
-        shutil.rmtree(out, ignore_errors=True)
     return record.model_dump_json()
 
 

@@ -120,9 +120,13 @@ def end_with_parent() -> None:
 
 
 def stop_on_sigterm() -> None:
-    """Make SIGTERM what Ctrl-C is, so that a cell that is told to stop saves first."""
+    """Make the first SIGTERM what Ctrl-C is, so that a cell that is told to stop saves first.
+
+    Later ones are ignored: the kernel sends one for every thread of a killed parent, in the midst of the saving.
+    """
 
     def stop(signum: int, frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)

@@ -14,7 +14,6 @@ from .cell import CellPlan
 from .config import RunConfig
 from .display import align
 from .profiler import matmul_rate
-from .sweep import finished
 
 HEADER = {
     "cell": "cell",
@@ -25,7 +24,7 @@ HEADER = {
 }
 
 
-def outline(plans: Sequence[CellPlan], force: bool, as_json: bool) -> str:
+def outline(plans: Sequence[CellPlan], as_json: bool) -> str:
     """A line per cell with the estimated memory of a training step and a lower bound of the time for training.
 
     The bound is all matrix products of the steps at the rate that one large product reaches here; what is not a
@@ -35,7 +34,7 @@ def outline(plans: Sequence[CellPlan], force: bool, as_json: bool) -> str:
     rate = matmul_rate(torch.device(config.device), "bf16" if config.train.precision == "bf16" else "fp32")
     # Seeds are alike.
     estimates = {key: _estimate(c) for key, c in {_kind(p): p.record.config for p in plans}.items()}
-    lines = [_line(plan, estimates[_kind(plan)], rate, force) for plan in plans]
+    lines = [_line(plan, estimates[_kind(plan)], rate) for plan in plans]
     if as_json:
         return json.dumps(lines, indent=1)
     body = [["" if line[key] is None else _text(line[key]) for key in HEADER] for line in lines]
@@ -60,12 +59,11 @@ def _estimate(config: RunConfig) -> tuple[float, int] | None:
     return estimate.memory_bytes / 2**20, estimate.flops
 
 
-def _line(plan: CellPlan, estimate: tuple[float, int] | None, rate: float, force: bool) -> dict[str, Any]:
+def _line(plan: CellPlan, estimate: tuple[float, int] | None, rate: float) -> dict[str, Any]:
     steps = plan.record.config.train.steps
-    if finished(plan) and not force:
-        state = "finished"
-    else:
-        state = "goes on" if plan.checkpoint.exists() and not force else "to run"
+    state = "to run"
+    if not plan.force:
+        state = "finished" if plan.finished() else "goes on" if plan.checkpoint.exists() else state
     return {
         "cell": plan.record.run_id,
         "state": state,

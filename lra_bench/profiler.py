@@ -17,7 +17,7 @@ from .config import RunConfig
 from .memory import PeakMemory
 from .objectives import objective_of
 from .records import Mode, StepProfile
-from .trainer import TrainingStep
+from .step import TrainingStep
 
 # Before these, the two steps under the memory trace have warmed up as well.
 WARMUP_STEPS = {"cpu": 1, "cuda": 10}

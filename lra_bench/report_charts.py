@@ -137,8 +137,7 @@ def length_chart(group: Group, field: str, text: str) -> Chart | None:
     """A figure of the training step against length, on logarithmic axes, the fitted exponent in the legend."""
     traces: list[Any] = []
     for number, name in enumerate(group.labels):
-        cells = [(n, group.find(name, "train", n)) for n in group.lengths]
-        points = [(n, value) for n, r in cells if r and r.profile and (value := getattr(r.profile, field))]
+        points = group.curve(name, field)
         if not points:
             continue
         exponent = group.exponent(name, field)

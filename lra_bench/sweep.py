@@ -22,9 +22,7 @@ from .stats import decimals, format_score
 Say = Callable[[str], None]
 
 
-def plan_cell(
-    config: RunConfig, data: DataRecord, out: Path, threads: int | None = None, tensorboard: bool = False
-) -> CellPlan:
+def plan_cell(config: RunConfig, data: DataRecord, out: Path, threads: int | None = None) -> CellPlan:
     """Everything about a cell that is known without touching its attention, which may be anybody's code.
 
     threads: of the CPU; by default what torch takes.
@@ -41,7 +39,7 @@ def plan_cell(
         machine=describe_machine(config.device, config.train.precision, threads),
         code=describe_code(),
     )
-    return CellPlan(out=out, record=record, tensorboard=tensorboard)
+    return CellPlan(out=out, record=record)
 
 
 def resolve_cells(
@@ -96,9 +94,18 @@ def resolve_cells(
 
 
 def plan_cells(
-    configs: Sequence[RunConfig], out: Path, *, threads: int | None = None, tensorboard: bool = False, say: Say
+    configs: Sequence[RunConfig],
+    out: Path,
+    *,
+    threads: int | None = None,
+    force: bool = False,
+    tensorboard: bool = False,
+    say: Say,
 ) -> list[CellPlan]:
-    """Load every task once and settle all cells. threads: see `plan_cell`. Raises DataError."""
+    """Load every task once and settle all cells. Raises DataError.
+
+    threads: of the CPU, by default what torch takes; force, tensorboard: see CellPlan.
+    """
     known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
     for config in configs:
@@ -110,13 +117,12 @@ def plan_cells(
         data, chosen = known[key]
         # What "auto" stood for, so that the cell reads the same source.
         config = config.model_copy(update={"data_source": chosen})
-        plans.append(plan_cell(config, data, out, threads, tensorboard))
+        plan = plan_cell(config, data, out, threads)
+        plans.append(plan.model_copy(update={"force": force, "tensorboard": tensorboard}))
     return plans
 
 
-def run_cells(
-    plans: Sequence[CellPlan], engine: Engine, *, force: bool = False, minutes: float | None = None, say: Say
-) -> list[Record]:
+def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | None = None, say: Say) -> list[Record]:
     """Run every cell that has no finished record yet and return the records of all that ended.
 
     minutes: after which running cells save and stop and no other begins. Raises OSError before the first run when the
@@ -129,13 +135,13 @@ def run_cells(
     numbers = {plan.record.run_id: f"[{number}/{len(plans)}]" for number, plan in enumerate(plans, 1)}
     records, waiting = [], []
     for plan in plans:
-        earlier = None if force else finished(plan)
+        earlier = None if plan.force else plan.finished()
         if earlier:
             name = earlier.run_id
             say(f"{numbers[name]} {name}: finished on {earlier.created}, not run again (--force does)")
             records.append(earlier)
             continue
-        if force:
+        if plan.force:
             remove_checkpoint(plan.checkpoint)
         _set_aside(record_path(plan.out, plan.record.run_id))
         waiting.append(plan)
@@ -158,12 +164,6 @@ def run_cells(
     if len(records) < len(plans):
         say("the time is up; the same command goes on from here")
     return records
-
-
-def finished(plan: CellPlan) -> Record | None:
-    """The record of an earlier run of the very same cell that ended well."""
-    earlier = read_record(record_path(plan.out, plan.record.run_id), Record)
-    return earlier if earlier and earlier.status == "ok" and earlier.digest == plan.record.digest else None
 
 
 def _set_aside(path: Path) -> None:

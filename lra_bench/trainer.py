@@ -17,41 +17,18 @@ from tqdm import tqdm
 
 from tasks import Task
 
-from .batching import Batch, DeviceSplit, TrainingOrder
+from .batching import DeviceSplit, TrainingOrder
 from .checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
-from .compiling import compile_blocks
 from .config import RunConfig
 from .isolated import deferred_interrupt
-from .objectives import Evaluation, Objective, objective_of
-from .optim import build_optimizer, build_schedule
+from .objectives import Evaluation, objective_of
+from .optim import build_schedule
 from .stats import format_score, lower_is_better
+from .step import TrainingStep
 
 
 class Diverged(RuntimeError):
     """The training loss became NaN or infinite."""
-
-
-class TrainingStep:
-    """zero_grad, forward, loss, backward, clip, optimiser step; what the profiler times is this very object."""
-
-    def __init__(
-        self, objective: Objective, model: nn.Module, accelerator: Accelerator, compiled: bool = False
-    ) -> None:
-        train = objective.config.train
-        self.objective, self.accelerator, self.clip_norm = objective, accelerator, train.clip_norm
-        if compiled:
-            compile_blocks(model)
-        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, train))
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """One update. Returns the loss, detached, on the device."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
-        self.accelerator.backward(loss)
-        if self.clip_norm:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
-        self.optimizer.step()
-        return loss.detach()
 
 
 @dataclass
@@ -130,11 +107,12 @@ class Trainer:
         started = time.perf_counter() - progress.seconds
         try:
             with deferred_interrupt() as check:
-                self._loop(bar, started, check)
-        except KeyboardInterrupt:
-            progress.seconds = time.perf_counter() - started
-            self._save()
-            raise
+                try:
+                    self._loop(bar, started, check)
+                except KeyboardInterrupt:
+                    progress.seconds = time.perf_counter() - started
+                    self._save()
+                    raise
         finally:
             bar.close()
         return progress

@@ -1,7 +1,12 @@
 """Shared by all tests: data caches and results stay inside pytest's temporary folders, the hub is never asked."""
 
+import os
 import random
 from pathlib import Path
+
+# As many processes as cores: threads of their own would stand in each other's way.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pandas as pd
 import pytest

@@ -3,7 +3,6 @@
 make test ARGS="tests/lra_bench/test_faults.py -v"    lists the cases
 """
 
-import json
 import re
 import resource
 import shutil
@@ -14,14 +13,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from lra_bench import ROOT
 from lra_bench import resolve as resolve_module
+from lra_bench.checkpoint import load_checkpoint, previous
 from lra_bench.cli import main
+from lra_bench.engines import LocalEngine
 from lra_bench.records import Record, read_records, write_record
+from lra_bench.sweep import run_cells
+from tasks import load_task
 
-from .conftest import files_below
+from .conftest import files_below, tiny
 from .test_cli import SETTINGS, lra_bench
+from .test_sweep import plans_of
+from .test_trainer import trainer
 
 BENCH = ["bench", "--task", "text", "--data", "embedded"]
 SWEEP = ["sweep", "--task", "text", "--data", "embedded"]
@@ -197,57 +203,32 @@ def flip(content: bytes) -> bytes:
     ids=["empty", "start", "truncated", "a byte flipped", "something else"],
 )
 def test_checkpoints(
-    call: Callable[..., tuple[object, str, str]],
-    reviews: Path,
-    tmp_path: Path,
-    stopped: Path,
-    damage: Callable[[bytes], bytes],
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: Callable[[bytes], bytes]
 ) -> None:
-    """A damaged one is named and the one before it used; with both damaged the run begins anew."""
-    from lra_bench.checkpoint import load_checkpoint, previous
-
-    (newest,) = (p for p in stopped.glob("checkpoints/*.pt") if ".previous" not in p.name)
-    whole = load_checkpoint(newest)
-    older = load_checkpoint(previous(newest))
+    """A damaged one is named and the one before it used; with both damaged there is none."""
+    path = tmp_path / "c.pt"
+    trainer(tiny(), load_task("text", data=reviews, max_len=64), path).fit()
+    whole = load_checkpoint(path)
     assert whole is not None
-    assert older is not None
-    copy = tmp_path / newest.name
-    shutil.copy(previous(newest), previous(copy))
-    copy.write_bytes(damage(newest.read_bytes()))
-    found = load_checkpoint(copy)
+    assert whole["progress"]["step"] == 12
+    bad = damage(path.read_bytes())
+    path.write_bytes(bad)
+    found = load_checkpoint(path)
     assert found is not None
-    assert found["progress"]["step"] == older["progress"]["step"] <= whole["progress"]["step"]
-    previous(copy).write_bytes(damage(newest.read_bytes()))
-    assert load_checkpoint(copy) is None
+    assert found["progress"]["step"] == 8
+    assert capsys.readouterr().err.endswith(f"warning: checkpoint {path} is damaged and not used\n")
+    previous(path).write_bytes(bad)
+    assert load_checkpoint(path) is None
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A results folder with a run that was stopped on its way."""
-    out = tmp_path_factory.mktemp("stopped")
-    done = lra_bench(
-        "bench", "--task", "text", "--models", "linear", "--data", "embedded", "--out", out, *SETTINGS,
-        "--set", "train.steps=1000000", "--set", "train.eval_every=1000000", "--minutes", "0.25",
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    return out
-
-
-def test_a_checkpoint_of_another_run_ends_the_cell_with_its_name(stopped: Path, tmp_path: Path) -> None:
-    import torch
-
-    out = tmp_path / "out"
-    shutil.copytree(stopped, out)
-    for path in out.glob("checkpoints/*.pt"):
-        torch.save({"progress": {"pace": 3}}, path)
-    done = lra_bench(
-        "bench", "--task", "text", "--models", "linear", "--data", "embedded", "--out", out, *SETTINGS,
-        "--set", "train.steps=1000000", "--set", "train.eval_every=1000000", "--minutes", "1",
-    )  # fmt: skip
-    assert done.returncode == 1
-    (record,) = read_records(out, Record)
+def test_a_checkpoint_of_another_run_ends_the_cell_with_its_name(reviews: Path, tmp_path: Path) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    plan.checkpoint.parent.mkdir()
+    torch.save({"progress": {"pace": 3}, "losses": []}, plan.checkpoint)
+    (record,) = run_cells([plan], LocalEngine(), say=lambda text: None)
     assert record.status == "failed"
     assert re.search(r"checkpoint .*\.pt is not of this run .* --force begins anew", record.reason)
+    assert plan.checkpoint.exists()
 
 
 def limited(size: int) -> Callable[[], None]:
@@ -276,11 +257,10 @@ def test_a_full_disk(reviews: Path, tmp_path: Path, size: int, code: int) -> Non
         (record,) = read_records(out, Record)
         assert record.status == "failed"
         assert "File too large" in record.reason
+        again = lra_bench(*command)  # with room again, nothing stands in the way
+        assert again.returncode == 0, again.stderr
+        assert [r.status for r in read_records(out, Record)] == ["ok"]
     else:
         assert re.search(r"^error: .*File too large", done.stderr, re.MULTILINE)
         assert "Traceback" not in done.stderr.split("error: ")[-1]
         assert not list(out.glob("runs/*.json"))
-    again = lra_bench(*command)  # with room again, nothing stands in the way
-    assert again.returncode == 0, again.stderr
-    (path,) = out.glob("runs/*.json")
-    assert json.loads(path.read_text())["status"] == "ok"

@@ -124,8 +124,8 @@ def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     t = trainer(config, load_task("mt", tmp_path, 16), tmp_path / "c.pt")
     t.fit()
     tested, _ = t.test()
-    assert tested.value > 90
-    assert t.progress.validation_curve[-1][1] > 90
+    assert tested.value > 60  # a copy has none
+    assert t.progress.validation_curve[-1][1] > 60
 
 
 @pytest.mark.parametrize("task", ["lm", "mt", "wikitext103", "wmt14-de", "wmt14-fr"])

@@ -19,7 +19,7 @@ from tasks.files import atomic_path
 from .test_cli import SETTINGS, lra_bench
 from .test_sweep import plans_of
 
-LONG = ("--set", "train.steps=1500", "--set", "train.eval_every=500")
+LONG = ("--set", "train.steps=900", "--set", "train.eval_every=300")
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
@@ -50,14 +50,14 @@ def test_a_killed_sweep_leaves_no_cell_behind_and_is_gone_on_with(reviews: Path,
     (rfa,) = out.glob("runs/*-rfa-*.json")
     finished = linear.read_bytes()
     stopped = json.loads(rfa.read_text())
-    assert (stopped["status"], 0 < stopped["steps"] < 1500) == ("interrupted", True)
+    assert (stopped["status"], 0 < stopped["steps"] < 900) == ("interrupted", True)
 
     again = lra_bench(*arguments)
     assert again.returncode == 0, again.stderr
     assert "not run again" in again.stderr
     assert linear.read_bytes() == finished
     final = json.loads(rfa.read_text())
-    assert (final["status"], final["steps"]) == ("ok", 1500)
+    assert (final["status"], final["steps"]) == ("ok", 900)
     assert final["loss_curve"][: len(stopped["loss_curve"])] == stopped["loss_curve"]
 
 

@@ -12,15 +12,14 @@ import pytest
 
 from lra_bench.cell import CellPlan
 from lra_bench.engines import Engine, LocalEngine
+from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
-from lra_bench.records import Record
+from lra_bench.records import Record, write_record
 from lra_bench.resolve import resolve
 from lra_bench.sweep import plan_cells, run_cells
 
 from .conftest import TINY
 from .test_cli import SETTINGS, lra_bench
-
-ENDLESS = {"train.steps": 1_000_000, "train.eval_every": 1_000_000}
 
 
 def silent(text: str) -> None:
@@ -76,22 +75,25 @@ def test_quiet_json_is_only_json(reviews: Path, tmp_path: Path) -> None:
 
 
 def test_a_plan_runs_nothing(reviews: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    options = ("--task", "text", "--data", reviews, "--out", out, *SETTINGS)
-    assert lra_bench("run", "--task", "text", "--model", "linear", *options[2:]).returncode == 0
-    command = ("sweep", *options, "--models", "linear,softmax", "--seeds", "2", "--dry-run")
-    done = lra_bench(*command)
-    assert done.returncode == 0, done.stderr
-    assert "3 of 4 cells to run, at least " in done.stdout
-    assert len(list((out / "runs").glob("*.json"))) == 1
-    lines = json.loads(lra_bench(*command, "--json").stdout)
-    assert [line["state"] for line in lines] == ["finished", "to run", "to run", "to run"]
-    softmax, linear = (next(x for x in lines if f"-{m}-s1" in x["cell"]) for m in ("softmax", "linear"))
+    plans = plans_of(reviews, tmp_path, "linear", "softmax", "sdpa")
+    write_record(tmp_path, plans[0].record.model_copy(update={"status": "ok"}))
+    plans[2].checkpoint.parent.mkdir()
+    plans[2].checkpoint.touch()
+    linear, softmax, sdpa = lines = json.loads(outline(plans, as_json=True))
+    assert [line["state"] for line in lines] == ["finished", "to run", "goes on"]
     assert softmax["step_memory_mb"] > linear["step_memory_mb"] > 0
     assert softmax["train_minutes_at_least"] >= 0
+    assert sdpa["steps"] == 12
+    text = outline(plans, as_json=False)
+    assert "2 of 3 cells to run, at least " in text
+    assert text.count("\n") == 6
+    forced = [plan.model_copy(update={"force": True}) for plan in plans]
+    assert {line["state"] for line in json.loads(outline(forced, as_json=True))} == {"to run"}
 
 
-def test_a_hang_is_killed_and_the_sweep_goes_on(reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plugin = tmp_path / "hangs.py"
     plugin.write_text(
         "import time\nfrom models import MultiHeadAttention, register_attention\n"
@@ -102,20 +104,18 @@ def test_a_hang_is_killed_and_the_sweep_goes_on(reviews: Path, tmp_path: Path, m
         "        return v\n"
     )
     load_plugins([str(plugin)])
-    monkeypatch.setattr("lra_bench.isolated.GRACE_SECONDS", 1.0)
-    plans = plans_of(reviews, tmp_path, "hangs", "linear", plugins=(str(plugin),))
-    hung, fine = run_cells(plans, LocalEngine(cell_seconds=20.0), say=silent)
+    monkeypatch.setattr("lra_bench.isolated.GRACE_SECONDS", 5.0)
+    endless = {"train__steps": 1_000_000, "train__eval_every": 1_000_000}
+    plans = plans_of(reviews, tmp_path, "hangs", plugins=(str(plugin),))
+    plans += plans_of(reviews, tmp_path, "linear", **endless)
+    plans += plans_of(reviews, tmp_path, "sdpa")
+    records = run_cells(plans, LocalEngine(cell_seconds=15.0, workers=2), say=silent)
+    hung, stopped, fine = (next(r for r in records if r.config.model_name == m) for m in ("hangs", "linear", "sdpa"))
     assert hung.status == "failed"
-    assert hung.reason.startswith("hung: it did not stop within 1 s")
+    assert hung.reason.startswith("hung: it did not stop within 5 s")
+    # The one that trains stops as well, where it is given the time to save.
+    assert (stopped.status, stopped.steps > 0, plans[1].checkpoint.exists()) == ("interrupted", True, True)
     assert fine.status == "ok"
-
-
-def test_a_cell_over_its_time_saves_and_the_next_one_runs(reviews: Path, tmp_path: Path) -> None:
-    endless = plans_of(reviews, tmp_path, "linear", **{k.replace(".", "__"): v for k, v in ENDLESS.items()})
-    records = run_cells([*endless, *plans_of(reviews, tmp_path, "sdpa")], LocalEngine(cell_seconds=15.0), say=silent)
-    assert [r.status for r in records] == ["interrupted", "ok"]
-    assert records[0].steps > 0
-    assert endless[0].checkpoint.exists()
 
 
 class Recording(Engine):

@@ -1,0 +1,45 @@
+"""The training step, eager or compiled: what the trainer runs and the profiler times."""
+
+from __future__ import annotations
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from models.encoder import Block
+
+from .batching import Batch
+from .objectives import Objective
+from .optim import build_optimizer
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile the transformer's blocks for fixed shapes, in place; parameters keep their names.
+
+    Block by block, so that one compilation serves every layer; evaluation stays eager.
+    """
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(dynamic=False)
+
+
+class TrainingStep:
+    """zero_grad, forward, loss, backward, clip, optimiser step; what the profiler times is this very object."""
+
+    def __init__(
+        self, objective: Objective, model: nn.Module, accelerator: Accelerator, compiled: bool = False
+    ) -> None:
+        train = objective.config.train
+        self.objective, self.accelerator, self.clip_norm = objective, accelerator, train.clip_norm
+        if compiled:
+            compile_blocks(model)
+        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, train))
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """One update. Returns the loss, detached, on the device."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
+        self.accelerator.backward(loss)
+        if self.clip_norm:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+        self.optimizer.step()
+        return loss.detach()
