@@ -44,7 +44,7 @@ def _shortest(*seconds: float | None) -> float | None:
     return min((limit for limit in seconds if limit is not None), default=None)
 
 
-class _Running:
+class Running:
     """The processes that run now, so that all of them can be told to stop; once told, no other starts."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ def _file_identity(path: Path) -> tuple[int, int] | None:
 
 
 def run_process(
-    running: _Running,
+    running: Running,
     plan: CellPlan,
     seconds: float | None = None,
     environment: Mapping[str, str] | None = None,
@@ -90,6 +90,8 @@ def run_process(
     before = _file_identity(path)
     ending = running.run(plan, seconds, environment or {}, log)
     record = read_record(path, Record) if _file_identity(path) not in (None, before) else None
+    if record is None and ending.code == 0 and not plan.force:
+        record = plan.finished()  # by another sweep, before this one came to it
     if record is None:
         status, reason = ending.reason
         record = plan.record.model_copy(update={"status": status, "reason": reason})
@@ -110,31 +112,32 @@ class LocalEngine(Engine):
     log: bool = False
 
     def run(self, plans: Sequence[CellPlan], seconds: float | None, started: Started, ended: Ended) -> None:
-        begun, running = time.monotonic(), _Running()
+        begun, running, reporting = time.monotonic(), Running(), threading.Lock()
         free: SimpleQueue[str | None] = SimpleQueue()
         for worker in range(self.workers):
             free.put(self.devices[worker % len(self.devices)] if self.devices else None)
 
-        def run_one(plan: CellPlan) -> Record | None:
+        def run_one(plan: CellPlan) -> None:
             left = None if seconds is None else seconds - (time.monotonic() - begun)
             if running.stopped or (left is not None and left <= 0):
-                return None
+                return
             device, log = free.get(), plan.out / "logs" / f"{plan.record.run_id}.log" if self.log else None
             if log:
                 log.parent.mkdir(parents=True, exist_ok=True)
             started(plan)
+            environment = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
             try:
-                environment = {} if device is None else {"CUDA_VISIBLE_DEVICES": device}
-                return run_process(running, plan, _shortest(left, self.cell_seconds), environment, log)
+                record = run_process(running, plan, _shortest(left, self.cell_seconds), environment, log)
             finally:
                 free.put(device)
+            with reporting:
+                ended(plan, record)
 
         with ThreadPoolExecutor(self.workers) as pool:
-            futures = {pool.submit(run_one, plan): plan for plan in plans}
+            futures = [pool.submit(run_one, plan) for plan in plans]
             try:
                 for future in as_completed(futures):
-                    if record := future.result():
-                        ended(futures[future], record)
+                    future.result()
             except BaseException:
                 running.stop()
                 pool.shutdown(cancel_futures=True)
@@ -244,7 +247,7 @@ def ray_cell(
         paths[-1].write_text(text, encoding="utf-8")
     config = plan.record.config.model_copy(update={"plugins": tuple(map(str, paths))})
     local = plan.model_copy(update={"out": out, "record": plan.record.model_copy(update={"config": config})})
-    running = _Running()
+    running = Running()
     try:
         record = run_process(running, local, _shortest(left, cell_seconds))
     except KeyboardInterrupt:  # how Ray cancels

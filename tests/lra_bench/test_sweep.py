@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from lra_bench.cell import CellPlan
-from lra_bench.engines import Engine, LocalEngine
+from lra_bench.engines import Engine, LocalEngine, Running, run_process
 from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
 from lra_bench.records import Record, write_record
@@ -126,6 +126,15 @@ class Recording(Engine):
 
     def run(self, plans: object, seconds: object, started: object, ended: object) -> None:
         self.asked += plans  # type: ignore[operator]
+
+
+def test_what_another_sweep_has_finished_meanwhile_is_taken(reviews: Path, tmp_path: Path) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    theirs = plan.record.model_copy(update={"status": "ok", "reason": "", "steps": 12})
+    write_record(tmp_path, theirs)
+    assert run_process(Running(), plan) == theirs
+    ours = run_process(Running(), plan.model_copy(update={"force": True}))
+    assert (ours.status, ours.created > theirs.created) == ("ok", True)
 
 
 @pytest.mark.parametrize("damage", [b"{", b'{"schema_version": 99}', b"\xff"])
