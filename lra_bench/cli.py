@@ -231,7 +231,7 @@ def _check_tensorboard(wanted: bool) -> None:
     from .config import ConfigError
 
     if wanted and not find_spec("tensorboard"):
-        raise ConfigError("--tensorboard needs the tensorboard package: pip install tensorboard")
+        raise ConfigError("--tensorboard needs TensorBoard: pip install -e '.[tensorboard]'")
 
 
 def _threads(workers: int) -> int:

@@ -198,7 +198,7 @@ class RayEngine(Engine):
         try:
             import ray
         except ImportError:
-            raise ConfigError("--engine ray needs Ray: pip install 'lra-bench[ray]'") from None
+            raise ConfigError("--engine ray needs Ray: pip install -e '.[ray]'") from None
         # Another machine has no checkout, or another one; a local cluster uses this very one.
         excluded = ["/.*", "/results", "/data", "/tests", "*.egg-info", "__pycache__"]
         shipped = {"working_dir": str(ROOT), "excludes": excluded} if self.address else None

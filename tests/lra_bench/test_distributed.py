@@ -72,7 +72,7 @@ def ray_environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lra-bench[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     out, cells = tmp_path / "out", tmp_path / "lra-bench-ray"
     options = ["--task", "text", "--models", "linear,rfa", "--data", reviews, "--threads", "1", *SETTINGS]
     options += ["--set", "train.steps=1200", "--set", "train.eval_every=400", "--set", "train.checkpoint_every=20"]
@@ -106,7 +106,7 @@ def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path)
 
 
 def test_ray_says_at_once_what_no_node_can_run(reviews: Path, tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'lra-bench[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     command = ("sweep", "--task", "text", "--models", "rfa", "--data", reviews, "--out", tmp_path / "out", *SETTINGS)
     done = lra_bench(*command, "--engine", "ray", "--threads", "4096")
     assert done.returncode == 2
