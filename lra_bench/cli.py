@@ -99,7 +99,7 @@ def sweep(
     """`bench` with engines: several cells at a time, on this machine or on a Ray cluster; or only the plan."""
     from .sweep import plan_cells
 
-    if "WORLD_SIZE" in os.environ and int(os.environ["WORLD_SIZE"]) > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         from .config import ConfigError
 
         raise ConfigError("several processes work on one cell at a time: under torchrun use lra-bench run")
@@ -147,6 +147,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one cell; again, it resumes or says that it is finished. Under torchrun processes share its batches."""
+    from .cell import is_main_process
     from .engines import LocalEngine, TorchrunEngine
     from .sweep import plan_cells
 
@@ -167,11 +168,12 @@ def run(
         print(describe_run(config), end="")
         return
     _check_tensorboard(tensorboard)
-    shared = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    first = os.environ.get("RANK", "0") == "0"
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+    config.per_process(processes)
+    first = is_main_process()
     say = _say(quiet or not first)
     plans = plan_cells([config], out, threads=threads, force=force, tensorboard=tensorboard, say=say)
-    _run(plans, TorchrunEngine() if shared else LocalEngine(log=quiet), None, say, as_json, tables=first)
+    _run(plans, TorchrunEngine() if processes > 1 else LocalEngine(log=quiet), None, say, as_json, tables=first)
 
 
 app.add_typer(profile_app)

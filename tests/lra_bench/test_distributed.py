@@ -12,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from lra_bench.machine import cuda_devices
+
 from .test_cli import SETTINGS, lra_bench
 from .test_survival import wait_for
 
@@ -56,14 +58,27 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
     assert "not run again" in lra_bench(*options, "--out", tmp_path / "two").stderr
 
 
-def test_unequal_shares_and_sweeps_under_torchrun_are_refused(reviews: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bench", "--task", "text"], "several processes work on one cell at a time: under torchrun use lra-bench run"),
+        (["run", "--task", "text", "--model", "rfa"], "3 processes cannot share train.batch_size = 16 equally"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(arguments: list[str], message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "lra_bench", "bench", "--task", "text"],
-        capture_output=True, text=True, env=environment, check=False,
+        [sys.executable, "-m", "lra_bench", *arguments],
+        capture_output=True, text=True, env={**os.environ, "WORLD_SIZE": "3", "RANK": "0"}, check=False,
     )  # fmt: skip
-    assert done.returncode == 2
-    assert done.stderr == "error: several processes work on one cell at a time: under torchrun use lra-bench run\n"
+    assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+
+
+def test_cards_are_those_that_the_user_left_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
+    assert cuda_devices() == ("3", "GPU-5")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert cuda_devices() == ("0", "1")
 
 
 def ray_environment(tmp_path: Path) -> dict[str, str]:
