@@ -104,6 +104,7 @@ def learning_chart(table: Table) -> Chart | None:
             traces.append(
                 {
                     "type": "scatter",
+                    "mode": "lines",
                     "x": steps + steps[::-1],
                     "y": band,
                     "fill": "toself",
