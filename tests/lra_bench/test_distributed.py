@@ -62,7 +62,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
     ("arguments", "message"),
     [
         (["bench", "--task", "text"], "several processes work on one cell at a time: under torchrun use lra-bench run"),
-        (["run", "--task", "text", "--model", "rfa"], "3 processes cannot share train.batch_size = 16 equally"),
+        (["run", "--task", "text", "--model", "rfa"], "train.batch_size = 16 cannot be shared equally by 3 processes"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(arguments: list[str], message: str) -> None:

@@ -1,7 +1,6 @@
 """Sweeps: several cells at a time, plans, hangs, outputs for scripts, what is already there."""
 
 import json
-import os
 import re
 import time
 from collections.abc import Callable
@@ -175,8 +174,9 @@ def test_a_clock_that_runs_backwards_changes_nothing(
     assert engine.asked == []
 
 
-def test_completion_is_there(tmp_path: Path) -> None:
+def test_completion_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Typer looks for the shell that runs it; make's has no completion.
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
     done = lra_bench("--show-completion", "bash")
     assert done.returncode == 0, done.stderr
-    assert "COMPREPLY" in done.stdout or "complete" in done.stdout
-    assert os.listdir(tmp_path) == []
+    assert "COMPREPLY" in done.stdout
