@@ -137,7 +137,7 @@ def align(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def latex(tables: Iterable[Table]) -> str:
-    """A booktabs table per table, the entries alone; published figures have their own papers to be cited from."""
+    """A booktabs table per table, without the published figures, which have papers of their own to be cited from."""
     import pandas as pd
 
     parts = ["% \\usepackage{booktabs}"]

@@ -187,7 +187,8 @@ class RayEngine(Engine):
             except BaseException:
                 for reference in waiting:
                     ray.cancel(reference)
-                ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE_SECONDS)
+                if waiting:
+                    ray.wait(list(waiting), num_returns=len(waiting), timeout=GRACE_SECONDS)
                 raise
         finally:
             ray.shutdown()

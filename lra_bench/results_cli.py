@@ -16,11 +16,12 @@ app = typer.Typer()
 @app.command()
 def leaderboard(out: Out = Path("results"), as_json: Json = False) -> None:
     """Make the tables and the plots again from the records under --out alone."""
-    if (out / "profiles").is_dir():
-        show_efficiency(out)
-        if not (out / "runs").is_dir():
-            return
-    show_tables(out, as_json)
+    ran, profiled = (out / "runs").is_dir(), (out / "profiles").is_dir()
+    if profiled:
+        # As JSON one document is printed: that of the runs where there are any.
+        show_efficiency(out, as_json, silent=as_json and ran)
+    if ran or not profiled:
+        show_tables(out, as_json)
 
 
 @app.command()
@@ -73,8 +74,8 @@ def show_tables(out: Path, as_json: bool = False) -> None:
     list_files([*(out / f"leaderboard.{form}" for form in ("csv", "md", "tex")), *pictures])
 
 
-def show_efficiency(out: Path, as_json: bool = False) -> None:
-    """The same for profiles: efficiency.csv, efficiency.md and its pictures."""
+def show_efficiency(out: Path, as_json: bool = False, silent: bool = False) -> None:
+    """The same for profiles: efficiency.csv, efficiency.md and its pictures; nothing where there are none."""
     from .efficiency import build_groups, efficiency_rows, write_efficiency
     from .efficiency_plots import write_efficiency_plots
     from .records import ProfileRecord, read_records
@@ -83,6 +84,8 @@ def show_efficiency(out: Path, as_json: bool = False) -> None:
     if not groups:
         return
     text, pictures = write_efficiency(out, groups), write_efficiency_plots(out, groups)
+    if silent:
+        return
     if as_json:
         print(json.dumps(efficiency_rows(groups), indent=1))
         return

@@ -135,6 +135,7 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
     numbers = {plan.record.run_id: f"[{number}/{len(plans)}]" for number, plan in enumerate(plans, 1)}
     records, waiting = [], []
     for plan in plans:
+        _set_aside(record_path(plan.out, plan.record.run_id))
         earlier = None if plan.force else plan.finished()
         if earlier:
             name = earlier.run_id
@@ -143,7 +144,6 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
             continue
         if plan.force:
             remove_checkpoint(plan.checkpoint)
-        _set_aside(record_path(plan.out, plan.record.run_id))
         waiting.append(plan)
     done = len(records)
 

@@ -3,7 +3,6 @@
 import json
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +12,7 @@ from lra_bench.cell import CellPlan
 from lra_bench.engines import Engine, LocalEngine, Running, run_process
 from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
-from lra_bench.records import Record, write_record
+from lra_bench.records import write_record
 from lra_bench.resolve import resolve
 from lra_bench.sweep import plan_cells, run_cells
 
@@ -138,7 +137,7 @@ def test_what_another_sweep_has_finished_meanwhile_is_taken(reviews: Path, tmp_p
 
 @pytest.mark.parametrize("damage", [b"{", b'{"schema_version": 99}', b"\xff"])
 def test_a_record_that_cannot_be_read_is_set_aside_not_lost(
-    reviews: Path, tmp_path: Path, damage: bytes, make_record: Callable[..., Record]
+    reviews: Path, tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plan,) = plans_of(reviews, tmp_path, "linear")
     path = tmp_path / "runs" / f"{plan.record.run_id}.json"
@@ -147,6 +146,7 @@ def test_a_record_that_cannot_be_read_is_set_aside_not_lost(
     engine = Recording()
     run_cells([plan], engine, say=silent)
     assert engine.asked == [plan]
+    assert capsys.readouterr().err.count("warning: ") == 1
     assert not path.exists()
     assert path.with_name(f"{path.name}.unreadable").read_bytes() == damage
 
