@@ -1,9 +1,13 @@
-"""Is one model better than another? Paired over the same test examples where the records tell which were right."""
+"""Is one model better than another? Paired over the same test examples where the records tell which were right.
+
+Where models have several seeds, what these differ by widens the interval.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -17,7 +21,7 @@ from .tables import Entry, Table
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first entry's score less the second's in one table, with its 95 % interval.
+    """The first entry's score less the second's in one table, with its 95 % interval over test examples and seeds.
 
     paired: by resampling test examples, the same for both; else from the two intervals (Newcombe 1998).
     """
@@ -97,14 +101,16 @@ def _compare(table: Table, a: Entry, b: Entry) -> Comparison:
     assert b.score is not None
     difference = a.score - b.score
     right = [_right(entry.scored, table.first.data.test_size) for entry in (a, b)]
+    low, high, paired = -np.inf, np.inf, False
     if right[0] is not None and right[1] is not None:
-        interval = paired_bootstrap(100 * right[0].mean(axis=0), 100 * right[1].mean(axis=0))
-        return Comparison(table, a, b, difference, interval, paired=True)
-    if a.interval is None or b.interval is None:
-        return Comparison(table, a, b, difference, (-np.inf, np.inf), paired=False)
-    below = np.hypot(a.score - a.interval[0], b.interval[1] - b.score)
-    above = np.hypot(a.interval[1] - a.score, b.score - b.interval[0])
-    return Comparison(table, a, b, difference, (difference - float(below), difference + float(above)), paired=False)
+        low, high = paired_bootstrap(100 * right[0].mean(axis=0), 100 * right[1].mean(axis=0))
+        paired = True
+    elif a.interval is not None and b.interval is not None:
+        low = difference - hypot(a.score - a.interval[0], b.interval[1] - b.score)
+        high = difference + hypot(a.interval[1] - a.score, b.score - b.interval[0])
+    seeds = table.seed_margin(a, b)
+    interval = (difference - hypot(difference - low, seeds), difference + hypot(high - difference, seeds))
+    return Comparison(table, a, b, difference, interval, paired)
 
 
 def _right(records: Sequence[Record], count: int) -> NDArray[np.bool_] | None:

@@ -17,6 +17,10 @@ from typing import Literal
 
 import psutil
 
+# The memory trace warns of tensors older than itself. Huge pages, where kernel and C library have them, halve what it
+# costs to touch memory for the first time: of a step whose memory is not kept, a third and more.
+ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
 # What a process that was told to stop has for saving; then it is killed.
 GRACE_SECONDS = 60.0
 
@@ -61,8 +65,7 @@ class Process:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                # The memory trace warns of tensors older than itself.
-                env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **(environment or {})},
+                env={**ENVIRONMENT, **os.environ, **(environment or {})},
             )
         assert self._popen.stdin is not None
         with suppress(BrokenPipeError), self._popen.stdin as stdin:  # it may have died already

@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import groupby
+from math import hypot
 from statistics import mean, median, stdev
 from typing import NamedTuple
 
 from tasks import Metric
 
 from .records import Record
-from .stats import lower_is_better, wilson_interval
+from .stats import lower_is_better, seed_margin, wilson_interval
 
 
 class CurvePoint(NamedTuple):
@@ -46,10 +47,14 @@ class Entry:
         return next((r.result.metric for r in self.scored if r.result), None)
 
     @property
+    def scores(self) -> list[float]:
+        """Score on test of every seed, in the units of the metric: accuracy in percent, bits per byte, BLEU."""
+        return [r.result.score for r in self.records if r.result]
+
+    @property
     def score(self) -> float | None:
-        """Mean score on test, in the units of the metric: accuracy in percent, bits per byte, perplexity, BLEU."""
-        values = [r.result.score for r in self.scored if r.result]
-        return mean(values) if values else None
+        """Mean of the seeds' scores."""
+        return mean(self.scores) if self.scores else None
 
     @property
     def last_score(self) -> float | None:
@@ -60,8 +65,7 @@ class Entry:
     @property
     def score_std(self) -> float | None:
         """Standard deviation over seeds; None for fewer than two."""
-        values = [r.result.score for r in self.scored if r.result]
-        return stdev(values) if len(values) > 1 else None
+        return stdev(self.scores) if len(self.scores) > 1 else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -162,26 +166,30 @@ class Table:
             return ""
         rivals = [e for e in self.entries if e is not entry and e.score is not None]
         sign = -1 if lower_is_better(self.metric) else 1
-        better = [e for e in rivals if sign * _difference(e, entry) > 0]
-        tied = any(_difference(e, entry) == 0 for e in rivals)
+        better = [e for e in rivals if sign * self._difference(e, entry) > 0]
+        tied = any(self._difference(e, entry) == 0 for e in rivals)
         return f"{1 + len(better)}{'=' if tied else ''}"
+
+    def seed_margin(self, a: Entry, b: Entry) -> float:
+        """Half-width of the 95 % interval that the choice of seeds gives a's score less b's; see stats."""
+        return seed_margin((e.scores for e in self.entries), len(a.scores), len(b.scores))
+
+    def _difference(self, a: Entry, b: Entry) -> int:
+        """1 when a scores more than b beyond the interval of the difference, -1 when less, 0 for a tie.
+
+        The interval is put together of those for one test set (Newcombe 1998) and of the seeds'.
+        """
+        if a.score is None or b.score is None or a.interval is None or b.interval is None:
+            return 0
+        if a.score < b.score:
+            return -self._difference(b, a)
+        return int(a.score - b.score > hypot(a.score - a.interval[0], b.interval[1] - b.score, self.seed_margin(a, b)))
 
     def ratio(self, entry: Entry, name: str) -> float | None:
         """The entry's figure of the step profile over that of softmax."""
         own = entry.profiled(name)
         base = self.reference.profiled(name) if self.reference else None
         return own / base if own is not None and base else None
-
-
-def _difference(a: Entry, b: Entry) -> int:
-    """1 when a scores more than b beyond the interval of the difference, -1 when less, 0 for a tie (Newcombe 1998)."""
-    if a.score is None or b.score is None or a.interval is None or b.interval is None:
-        return 0
-    if a.score < b.score:
-        return -_difference(b, a)
-    below = a.score - a.interval[0]
-    above = b.interval[1] - b.score
-    return int(a.score - b.score > (below**2 + above**2) ** 0.5)
 
 
 def build_tables(records: Iterable[Record]) -> list[Table]:

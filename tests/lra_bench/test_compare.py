@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lra_bench.compare import compare
 from lra_bench.config import ConfigError
 from lra_bench.records import Record, Result, Score, pack_bits, unpack_bits, write_record
-from lra_bench.stats import paired_bootstrap
+from lra_bench.stats import paired_bootstrap, seed_margin
 from lra_bench.tables import build_tables
 
 from .test_cli import lra_bench
@@ -85,14 +85,43 @@ def test_pairs_show_what_intervals_do_not(make_record: Make) -> None:
 
 
 def test_seeds_are_averaged_example_by_example(make_record: Make) -> None:
-    rng = np.random.default_rng(2)
-    pairs = [nearly_the_same(rng) for _ in range(3)]
+    # Each seed gets other examples right, but as many: the seeds do not differ, and the examples' noise shrinks.
+    pairs = [nearly_the_same(np.random.default_rng(2)) for _ in range(3)]
+    pairs = [(np.roll(a, 100 * n), np.roll(b, 100 * n)) for n, (a, b) in enumerate(pairs)]
     records = [scored(make_record, "rfa", a, seed) for seed, (a, _) in enumerate(pairs)]
     records += [scored(make_record, "softmax", b, seed) for seed, (_, b) in enumerate(pairs)]
     (found,) = compare(build_tables(records), "rfa", "softmax")
     assert found.difference == pytest.approx(2.5)
     (single,) = compare(build_tables([records[0], records[3]]), "rfa", "softmax")
     assert np.diff(found.interval) < np.diff(single.interval)
+
+
+def test_what_seeds_differ_by_counts(make_record: Make) -> None:
+    """Two models 2.5 points apart on every seed, which differ by 20: with the seeds, that is no evidence."""
+    first, second = nearly_the_same(np.random.default_rng(0))
+    spread = np.arange(COUNT) >= COUNT // 5
+    records = [
+        scored(make_record, model, right & (spread if seed else True), seed)
+        for model, right in (("rfa", first), ("softmax", second))
+        for seed in (0, 1)
+    ]
+    (found,) = compare(build_tables(records), "rfa", "softmax")
+    assert found.paired
+    assert found.better is None
+    (single,) = compare(build_tables([r for r in records if r.config.seed == 0]), "rfa", "softmax")
+    assert single.better is single.first
+
+
+def test_seed_margin() -> None:
+    # By hand: variances 2 and 0 of two seeds each, pooled 1 with 2 degrees of freedom; t is 4.303.
+    assert seed_margin([(60.0, 62.0), (50.0, 50.0)], 2, 2) == pytest.approx(4.303)
+    assert seed_margin([(60.0, 62.0), (50.0, 50.0), (40.0,)], 2, 1) == pytest.approx(4.303 * 1.5**0.5)
+    assert seed_margin([(60.0,), (50.0,)], 1, 1) == 0.0
+    # Its promise: two models that only seeds tell apart differ by more than it in 5 % of cases.
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(size=(20_000, 2, 3))
+    beyond = [abs(a.mean() - b.mean()) > seed_margin([a.tolist(), b.tolist()], 3, 3) for a, b in drawn]
+    assert np.mean(beyond) == pytest.approx(0.05, abs=0.005)
 
 
 def test_lower_may_be_better(make_record: Make) -> None:

@@ -1,11 +1,15 @@
 """Peak memory, and keeping what is freed."""
 
+import os
+import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from lra_bench.isolated import ENVIRONMENT
 from lra_bench.memory import MIB, PeakMemory, check_room, is_out_of_memory, keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -76,6 +80,28 @@ print(int(kept), (psutil.Process().memory_info().rss - size) / 2**20)
             pytest.skip("not glibc")
     assert grown["keep"] > 195
     assert grown["return"] < 20
+
+
+def test_a_cell_s_environment_has_huge_pages() -> None:
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not modes.exists() or "[madvise]" not in modes.read_text(encoding="ascii"):
+        pytest.skip("the kernel has no huge pages for those who ask")
+    library, version = platform.libc_ver()
+    if library != "glibc" or tuple(map(int, version.split("."))) < (2, 35):
+        pytest.skip("the C library does not ask for huge pages")
+    code = """
+import torch
+from pathlib import Path
+block = torch.ones(200 * 2**20 // 4)
+lines = Path("/proc/self/smaps_rollup").read_text(encoding="ascii").splitlines()
+print(next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePages")) / 2**10)
+"""
+    command = [sys.executable, "-c", code]
+    for own, huge in (({}, True), ({"GLIBC_TUNABLES": "glibc.malloc.hugetlb=0"}, False)):
+        done = subprocess.run(
+            command, env={**os.environ, **ENVIRONMENT, **own}, capture_output=True, text=True, check=True
+        )
+        assert (float(done.stdout) > 100) == huge
 
 
 def test_the_user_s_own_malloc_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
