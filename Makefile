@@ -17,7 +17,7 @@ help:
 	@echo "make bench TASK=lm MODELS=sdpa,rfa,rfa-gate DATA=dir    language modelling; TASK=mt translation"
 	@echo "make sweep ARGS='--workers 2'         bench with several cells at a time; --engine ray, --dry-run"
 	@echo "make profile DEVICE=cpu                step time and memory against length"
-	@echo "make reference DATA=dir DEVICE=cuda    the grid at full length, nine minutes a call, again until it is done"
+	@echo "make reference DATA=dir,listops=embedded   the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | report | test | test-all | lint"
 	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
 	@echo "make decode                          token by token: a cache of keys against RFA's constant state"

@@ -29,24 +29,17 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
                     continue
                 exponent = group.exponent(name, field)
                 slope = "" if exponent is None else f", {what} ∝ n^{exponent:.2f}"
+                cells = (group.find(name, "train", n) for n in group.lengths)
+                exhausted = [r.config.data.max_len for r in cells if r and r.status == "oom"]
+                end = f"; out of memory at {exhausted[0]:,}" if exhausted else ""
                 axes.plot(
                     *zip(*points, strict=True),
                     marker=MARKERS[number % len(MARKERS)],
                     markersize=5,
                     linewidth=1.6,
                     color=colour_of(name, group.labels),
-                    label=f"{name}{slope}",
+                    label=f"{name}{slope}{end}",
                 )
-                cells = (group.find(name, "train", n) for n in group.lengths)
-                if any(r and r.status == "oom" for r in cells):
-                    axes.annotate(
-                        "out of memory",
-                        points[-1],
-                        (6, 4),
-                        textcoords="offset points",
-                        fontsize=8,
-                        color=colour_of(name, group.labels),
-                    )
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths], fontsize=8)

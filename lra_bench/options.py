@@ -20,7 +20,12 @@ Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0
 Protocol = Annotated[
     Optional[str], typer.Option(help="Protocol; by default compact on a GPU and quick without one.")  # noqa: UP045
 ]
-Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or file with the data.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="auto, hub, embedded, or a folder or file with the data; FOLDER,listops=embedded: another one for a task."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
 Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tasks import load_task
+from tasks import list_tasks, load_task
 
 from .cell import CellPlan, describe_data, is_main_process
 from .checkpoint import remove_checkpoint
@@ -55,7 +55,8 @@ def resolve_cells(
 ) -> list[RunConfig]:
     """The grid tasks x seeds x models. An `attention.` override goes to the models that have that setting.
 
-    Raises ConfigError for anything wrong, and for an attention setting that none of the models has.
+    data_source: see `source_for`. Raises ConfigError for anything wrong, and for an attention setting that none of the
+    models has.
     """
     from models import UnknownAttention, check_settings
 
@@ -83,7 +84,7 @@ def resolve_cells(
             protocol,
             seed=seed,
             device=device,  # type: ignore[arg-type]
-            data_source=data_source,
+            data_source=source_for(task, data_source),
             plugins=plugins,
             overrides=usable[model],
         )
@@ -91,6 +92,23 @@ def resolve_cells(
         for seed in seeds
         for model in models
     ]
+
+
+def source_for(task: str, data: str) -> str:
+    """Where the data of `task` comes from: `data,listops=embedded` names a folder for every task but ListOps.
+
+    Raises ConfigError for two sources where one is expected.
+    """
+    if Path(data).exists():  # whatever its name looks like
+        return data
+    found: dict[str, str] = {}
+    for part in data.split(","):
+        name, equals, source = part.partition("=")
+        key, source = (name.strip(), source) if equals and name.strip() in list_tasks() else ("", part)
+        if not source.strip() or key in found:
+            raise ConfigError(f"--data {data!r}: expected one source, and task=source for tasks that have another")
+        found[key] = source.strip()
+    return found.get(task, found.get("", "auto"))
 
 
 def plan_cells(

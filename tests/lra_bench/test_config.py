@@ -7,6 +7,7 @@ import pytest
 from lra_bench.config import ConfigError, RunConfig
 from lra_bench.plugins import load_plugins
 from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
+from lra_bench.sweep import source_for
 
 
 @pytest.mark.parametrize("protocol", names("protocols"))
@@ -123,3 +124,19 @@ def test_bad_plugins(tmp_path: Path, name: str, text: str | None, message: str) 
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_plugins([str(tmp_path / name)])
+
+
+def test_tasks_may_have_data_of_their_own(tmp_path: Path) -> None:
+    for data, expected in {
+        "auto": ("auto", "auto"),
+        "some/folder": ("some/folder", "some/folder"),
+        "some/folder, listops=embedded": ("some/folder", "embedded"),
+        "listops=embedded": ("auto", "embedded"),
+        "text=hub,listops=embedded": ("hub", "embedded"),
+        "a=b": ("a=b", "a=b"),  # no task has that name: it is a path
+        str(tmp_path): (str(tmp_path), str(tmp_path)),
+    }.items():
+        assert (source_for("text", data), source_for("listops", data)) == expected
+    odd = tmp_path / "a,listops=b"
+    odd.mkdir()
+    assert source_for("listops", str(odd)) == str(odd)
