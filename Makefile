@@ -46,11 +46,11 @@ sweep: $(READY)
 profile: $(READY)
 	@$(BIN)/lra-bench profile $(OPTIONS)
 
-# The whole grid at the published step counts, a slice a call: the same command goes on until all is done. Runs that do not
-# fill a card share it with ARGS="--workers 3".
+# The whole grid at the published step counts, a slice a call: the same command goes on, and ends with 0 once all is done.
+# Runs that do not fill a card share it with ARGS="--workers 3".
 ZOO := softmax,sdpa,rfa,linformer,performer,reformer,linear
 reference: $(READY)
-	@$(BIN)/lra-bench sweep --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)
+	@$(BIN)/lra-bench sweep --task text,listops,retrieval --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)
 
 leaderboard: $(READY)
 	@$(BIN)/lra-bench leaderboard $(OUT_OPTION)
