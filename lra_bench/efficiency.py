@@ -110,7 +110,7 @@ def _summary(records: Sequence[ProfileRecord]) -> str:
 
 @dataclass(frozen=True)
 class Group:
-    """Profiles that may be compared: one task, protocol, batch size and device; the latest of each cell."""
+    """Profiles that may be compared: one task, protocol, batch size and machine; the latest of each cell."""
 
     records: tuple[ProfileRecord, ...]
 
@@ -122,7 +122,7 @@ class Group:
     def title(self) -> str:
         c, machine = self.first.config, self.first.machine
         changed = f" with {c.overrides}" if c.overrides else ""
-        return f"{c.task}, protocol {c.protocol}{changed}, batch {c.train.batch_size}, {machine.device}"
+        return f"{c.task}, protocol {c.protocol}{changed}, batch {c.train.batch_size}, {machine.label}"
 
     @property
     def labels(self) -> list[str]:
@@ -171,7 +171,7 @@ def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
 
     def group_key(r: ProfileRecord) -> tuple[object, ...]:
         c = r.config
-        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.device, c.train.compile
+        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.label, c.train.compile
 
     def cell_key(r: ProfileRecord) -> tuple[object, ...]:
         return *group_key(r), r.config.data.max_len, r.mode, label(r)

@@ -24,6 +24,12 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     precision: str
     compiled: bool
 
+    @property
+    def label(self) -> str:
+        """What step times may be compared on: a card, or a processor with so many threads."""
+        on_cpu = self.driver is None
+        return f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}" if on_cpu else self.device
+
     def of_processes(self, count: int, compiled: bool) -> Machine:
         """The same of a run by `count` processes, each with a device and threads of its own."""
         device = self.device if count == 1 else f"{count} x {self.device}"

@@ -127,13 +127,13 @@ class Table:
     def title(self) -> str:
         r = self.first
         changed = f" with {r.config.overrides}" if r.config.overrides else ""
-        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {_device(r)}"
+        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {r.machine.label}"
 
     @property
     def slug(self) -> str:
         """For file names. What a person did not name (changed settings, which card, which bytes) is hashed into it."""
         r = self.first
-        rest = f"{r.config.overrides} {_device(r)} {r.data.fingerprint}"
+        rest = f"{r.config.overrides} {r.machine.label} {r.data.fingerprint}"
         text = f"{r.config.task}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
@@ -212,14 +212,7 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
 
 def _table_key(r: Record) -> tuple[str, ...]:
     c = r.config
-    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, _device(r), r.data.fingerprint)
-
-
-def _device(r: Record) -> str:
-    """What step times may be compared on: a card, or a processor with so many threads."""
-    if r.config.device == "cuda":
-        return r.machine.device
-    return f"{r.machine.device}, {r.machine.threads} thread{'s' * (r.machine.threads != 1)}"
+    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, r.machine.label, r.data.fingerprint)
 
 
 def _entry_key(r: Record) -> tuple[str, str]:

@@ -166,6 +166,12 @@ def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileR
     assert json.loads(first.model_dump_json())["mode"] == "train"
 
 
+def test_other_threads_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:
+    one = make_profile("rfa", 1024, 10.0)
+    other = one.model_copy(update={"machine": one.machine.model_copy(update={"threads": one.machine.threads + 1})})
+    assert len({group.title for group in build_groups([one, other])}) == 2
+
+
 def test_an_ending_says_what_happened() -> None:
     assert Ending(-9).reason[0] == "oom"
     assert Ending(3).reason == ("failed", "the process ended with code 3 and left no record")
