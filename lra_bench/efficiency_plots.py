@@ -28,17 +28,17 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
                 if not points:
                     continue
                 exponent = group.exponent(name, field)
-                slope = "" if exponent is None else f", {what} ∝ n^{exponent:.2f}"
+                slope = "" if exponent is None else f", {what} ∝ $n^{{{exponent:.2f}}}$"
                 cells = (group.find(name, "train", n) for n in group.lengths)
                 exhausted = [r.config.data.max_len for r in cells if r and r.status == "oom"]
-                end = f"; out of memory at {exhausted[0]:,}" if exhausted else ""
+                end = f", oom at {exhausted[0]:,}" if exhausted else ""
                 axes.plot(
                     *zip(*points, strict=True),
                     marker=MARKERS[number % len(MARKERS)],
                     markersize=5,
                     linewidth=1.6,
                     color=colour_of(name, group.labels),
-                    label=f"{name}{slope}{end}",
+                    label=name.replace("$", r"\$") + slope + end,
                 )
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
@@ -46,7 +46,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
             axes.minorticks_off()
             axes.set_xlabel("sequence length, tokens")
             axes.set_ylabel(text)
-            axes.legend(frameon=False, fontsize=8)
+            axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
             style(axes)
         c = group.first.config
         rest = hashlib.sha256(f"{group.title} {c.train.compile}".encode()).hexdigest()[:6]
