@@ -83,11 +83,12 @@ def new_figure(title: str, width: float = 7.5) -> Figure:
 
 
 def colour_of(label: str, labels: Iterable[str]) -> str:
-    """The colour of one model among `labels`; a known model's is always the same."""
+    """The colour of one model among `labels`: a known one's is always the same, another's one that is free there."""
     if label in KNOWN:
         return COLOURS[KNOWN.index(label)]
-    others = sorted(other for other in labels if other not in KNOWN)
-    return COLOURS[(len(KNOWN) - 1 - others.index(label)) % len(COLOURS)]
+    labels = set(labels)
+    free = [colour for name, colour in zip(KNOWN, COLOURS, strict=True) if name not in labels][::-1] or COLOURS
+    return free[sorted(labels.difference(KNOWN)).index(label) % len(free)]
 
 
 def _colour(table: Table, entry: Entry) -> str:

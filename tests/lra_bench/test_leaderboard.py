@@ -10,7 +10,7 @@ from PIL import Image
 
 from lra_bench.display import latex, markdown
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
-from lra_bench.plots import _pareto, write_plots
+from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, write_plots
 from lra_bench.published import published_points
 from lra_bench.records import Record
 from lra_bench.tables import build_tables
@@ -167,3 +167,11 @@ def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
     write_plots(tmp_path / "other", build_tables(synthetic))
     (picture,) = (tmp_path / "other").glob("tradeoff-*.svg")
     assert "skyformer" not in picture.read_text()
+
+
+def test_colours_tell_models_apart() -> None:
+    labels = ["rfa", "linear", "rfa-gate", "mine", "rfa (redraw=False)", "rfa (temperature=0.5)"]
+    assert len({colour_of(label, labels) for label in labels}) == len(labels)
+    assert colour_of("rfa", labels) == colour_of("rfa", ["rfa"])
+    many = [*KNOWN, "mine"]
+    assert {colour_of(label, many) for label in many} == set(COLOURS)
