@@ -77,6 +77,7 @@ def resolve_cells(
     unused = [key for key in overrides if not any(key in chosen for chosen in usable.values())]
     if unused:
         raise ConfigError(f"none of the models {', '.join(models)} has the setting {unused[0]!r}")
+    sources = {task: source_for(task, data_source) for task in tasks}
     return [
         resolve(
             task,
@@ -84,7 +85,7 @@ def resolve_cells(
             protocol,
             seed=seed,
             device=device,  # type: ignore[arg-type]
-            data_source=source_for(task, data_source),
+            data_source=sources[task],
             plugins=plugins,
             overrides=usable[model],
         )
