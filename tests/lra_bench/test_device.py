@@ -1,0 +1,97 @@
+"""A training step stays on its device, tried without a card: meta tensors have a device, shapes and no data.
+
+What a GPU would have to wait for (`.item()`, `.nonzero()`, a copy from host memory) cannot be done with them.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lra_bench.batching import DeviceSplit
+from lra_bench.objectives import objective_of
+from lra_bench.resolve import resolve
+from models import build_decoder
+from tasks import PackedSequences, Split
+
+from .conftest import TINY
+
+META = torch.device("meta")
+ENCODERS = ["softmax", "sdpa", "rfa", "rfa-arccos", "linear", "linformer", "performer", "reformer"]
+CAUSAL = ["softmax", "sdpa", "rfa", "rfa-arccos", "rfa-gate", "rfa-gate-arccos", "linear"]
+
+
+class OneDevice(TorchDispatchMode):
+    """Raises where an operation reads a tensor of another device; single numbers travel with a kernel's launch."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor) and value.dim() and value.device != META:
+                raise AssertionError(f"{func} reads {tuple(value.shape)} from {value.device}")
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture(autouse=True)
+def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast knows no meta device."""
+    monkeypatch.setattr("torch.autocast", lambda *args, **kwargs: contextlib.nullcontext())
+
+
+@pytest.mark.parametrize(
+    ("task", "model"),
+    [
+        *(("text", model) for model in ENCODERS),
+        *(("retrieval", model) for model in ENCODERS),
+        *(("lm", model) for model in CAUSAL),
+        *(("mt", model) for model in CAUSAL),
+    ],
+)
+def test_a_training_step_never_waits_for_the_host(task: str, model: str) -> None:
+    objective = objective_of(resolve(task, model, "quick", overrides=TINY))
+    network = objective.build_model().to(META).train()
+    with META:
+        batch = objective.random_batch()
+    with OneDevice():
+        objective.loss(objective.outputs(network, batch), batch).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        with torch.inference_mode():
+            objective.outputs(network.eval(), batch)
+    without = [name for name, p in network.named_parameters() if p.requires_grad and p.grad is None]
+    assert not without
+
+
+@pytest.mark.parametrize("model", CAUSAL)
+def test_greedy_decoding_never_waits_for_the_host(model: str) -> None:
+    config = resolve("lm", model, "quick", overrides=TINY)
+    network = build_decoder(config.attention.name, vocab_size=9, max_len=16, **config.attention.settings)
+    network = network.to(META).eval()
+    prompt = torch.zeros(2, 3, dtype=torch.long, device=META)
+    with OneDevice():
+        assert network.generate(prompt, steps=5).shape == (2, 8)
+
+
+def test_a_batch_of_a_resident_split_is_gathered_on_the_device() -> None:
+    split = Split((PackedSequences.from_list([[1, 2, 3], [4]]),), torch.tensor([0, 1]).numpy())
+    batch = DeviceSplit(split, 8, META, resident=True).batch(torch.tensor([1, 0]).numpy())
+    assert {t.device for t in (*batch.tokens, *batch.padding_masks, batch.labels)} == {META}
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        lambda x: x @ torch.ones(4, 4),
+        lambda x: x + torch.tensor([1.0] * 4).to(x.device),
+        lambda x: x * float(x.sum()),
+        lambda x: x[x > 0],
+    ],
+)
+def test_these_checks_can_fail(leak: Callable[[Tensor], Tensor]) -> None:
+    with OneDevice(), pytest.raises((AssertionError, RuntimeError, NotImplementedError)):
+        leak(torch.ones(4, 4, device=META))
