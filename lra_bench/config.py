@@ -69,7 +69,7 @@ class TrainConfig(Section):
     with sequences of similar length, which pads less but changes the batches; label_smoothing: share of a target's
     probability spread over all tokens, in translation; average: test the mean of the weights at the last so many
     validations, in place of the best one's; precision: auto is bf16 on a GPU; compile: torch.compile, auto where a
-    run is long enough to win the time back (see lra_bench/resolve.py).
+    run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py).
     """
 
     steps: PositiveInt

@@ -224,11 +224,16 @@ def _check_carried(run: RunConfig) -> None:
 
 
 def _decide_compile(run: RunConfig) -> RunConfig:
-    """`run` with train.compile settled: auto compiles every model of a long run alike, never some of a table."""
+    """`run` with train.compile settled: auto compiles every model of a long run alike, never some of a table.
+
+    Compiled batches have one shape, the full length. Where they are grouped by length, that padding costs more than
+    compiling saves.
+    """
     if run.train.compile != "auto":
         return run
     tokens = run.train.steps * run.train.batch_size * run.data.max_len
-    settled = run.train.model_copy(update={"compile": tokens >= COMPILE_FROM_TOKENS})
+    pays = tokens >= COMPILE_FROM_TOKENS and not run.train.group_by_length
+    settled = run.train.model_copy(update={"compile": pays})
     return run.model_copy(update={"train": settled})
 
 

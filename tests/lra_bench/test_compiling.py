@@ -21,6 +21,7 @@ def accelerator() -> Accelerator:
 
 
 def test_auto_compiles_long_runs_alone() -> None:
+    assert resolve("mt", "rfa", "compact").train.compile is False  # compiled batches are padded to the full length
     assert resolve("text", "rfa", "quick").train.compile is False
     assert resolve("text", "softmax", "compact").train.compile is True
     assert resolve("text", "rfa", "compact", overrides={"train.compile": False}).train.compile is False
