@@ -1,6 +1,7 @@
-"""A training step stays on its device, tried without a card: meta tensors have a device, shapes and no data.
+"""What a GPU asks of a training step, tried without one: bf16, and to stay on its device.
 
-What a GPU would have to wait for (`.item()`, `.nonzero()`, a copy from host memory) cannot be done with them.
+Meta tensors have a device, shapes and no data: what a GPU would have to wait for (`.item()`, `.nonzero()`, a copy from
+host memory) cannot be done with them.
 """
 
 import contextlib
@@ -24,6 +25,12 @@ from .conftest import TINY
 META = torch.device("meta")
 ENCODERS = ["softmax", "sdpa", "rfa", "rfa-arccos", "linear", "linformer", "performer", "reformer"]
 CAUSAL = ["softmax", "sdpa", "rfa", "rfa-arccos", "rfa-gate", "rfa-gate-arccos", "linear"]
+CELLS = [
+    *(("text", model) for model in ENCODERS),
+    *(("retrieval", model) for model in ENCODERS),
+    *(("lm", model) for model in CAUSAL),
+    *(("mt", model) for model in CAUSAL),
+]
 
 
 class OneDevice(TorchDispatchMode):
@@ -38,21 +45,31 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Autocast knows no meta device."""
     monkeypatch.setattr("torch.autocast", lambda *args, **kwargs: contextlib.nullcontext())
 
 
-@pytest.mark.parametrize(
-    ("task", "model"),
-    [
-        *(("text", model) for model in ENCODERS),
-        *(("retrieval", model) for model in ENCODERS),
-        *(("lm", model) for model in CAUSAL),
-        *(("mt", model) for model in CAUSAL),
-    ],
-)
+@pytest.mark.parametrize(("task", "model"), CELLS)
+def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: str) -> None:
+    objective = objective_of(resolve(task, model, "quick", overrides=TINY))
+    torch.manual_seed(0)
+    network, batch = objective.build_model().train(), objective.random_batch()
+    gradients = []
+    for enabled in (False, True):
+        torch.manual_seed(1)
+        network.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            loss = objective.loss(objective.outputs(network, batch), batch)
+        loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+    exact, rounded = gradients
+    assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.usefixtures("no_autocast")
+@pytest.mark.parametrize(("task", "model"), CELLS)
 def test_a_training_step_never_waits_for_the_host(task: str, model: str) -> None:
     objective = objective_of(resolve(task, model, "quick", overrides=TINY))
     network = objective.build_model().to(META).train()
@@ -67,6 +84,7 @@ def test_a_training_step_never_waits_for_the_host(task: str, model: str) -> None
     assert not without
 
 
+@pytest.mark.usefixtures("no_autocast")
 @pytest.mark.parametrize("model", CAUSAL)
 def test_greedy_decoding_never_waits_for_the_host(model: str) -> None:
     config = resolve("lm", model, "quick", overrides=TINY)
