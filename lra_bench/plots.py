@@ -148,7 +148,10 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
         axes.scatter(p.speed, p.score, area, color=colour, alpha=0.5, edgecolors=colour)
     lower = lower_is_better(table.metric)
     front = _pareto([(p.speed, p.score) for p in points], lower)
-    axes.plot(*zip(*front, strict=True), color="#555555", linestyle="--", linewidth=1, zorder=0, label="Pareto front")
+    if len(front) > 1:
+        axes.plot(
+            *zip(*front, strict=True), color="#555555", linestyle="--", linewidth=1, zorder=0, label="Pareto front"
+        )
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
     for p in points:
         size = f", {p.memory:,.0f} MB" if p.memory else ""
