@@ -80,8 +80,8 @@ def _note(table: Table) -> str:
     chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
-        f" in {r.machine.precision}{compiled} on {r.machine.threads} threads of torch"
-        f" {r.machine.torch}; commit {', '.join(commits)}. Speed and memory × are relative to softmax."
+        f" in {r.machine.precision}{compiled} on {r.machine.runtime};"
+        f" commit {', '.join(commits)}. Speed and memory × are relative to softmax."
         f" A rank with = is a tie: the difference is within its 95 % interval ({chance}).{lower}"
     )
     if r.data.dataset.endswith("-synthetic"):

@@ -27,8 +27,16 @@ class Machine(BaseModel, extra="forbid", frozen=True):
     @property
     def label(self) -> str:
         """What step times may be compared on: a card, or a processor with so many threads."""
-        on_cpu = self.driver is None
-        return f"{self.device}, {self.threads} thread{'s' * (self.threads != 1)}" if on_cpu else self.device
+        return f"{self.device}, {self._threads}" if self.driver is None else self.device
+
+    @property
+    def runtime(self) -> str:
+        """Threads and version of torch, in words."""
+        return f"{self._threads} of torch {self.torch}"
+
+    @property
+    def _threads(self) -> str:
+        return f"{self.threads} thread{'s' * (self.threads != 1)}"
 
     def of_processes(self, count: int, compiled: bool) -> Machine:
         """The same of a run by `count` processes, each with a device and threads of its own."""
