@@ -116,10 +116,8 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[
     memory: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
     started = time.perf_counter()
-    while (
-        not times["softmax"]
-        or (spent := time.perf_counter() - started) < LEAST_SECONDS
-        or (len(times["softmax"]) < arguments.rounds and spent < MOST_SECONDS)
+    while (spent := time.perf_counter() - started) < LEAST_SECONDS or (
+        len(times["softmax"]) < arguments.rounds and spent < MOST_SECONDS
     ):
         for name, step in steps.items():
             seconds, last, state = generate(step, x, length)
