@@ -178,6 +178,7 @@ def result_of(metric: Metric, test: Evaluation, last: float, progress: Progress)
         metric=metric,
         score=test.value,
         ci95=test.interval,
+        summands=test.summands,
         last_score=last,
         validation_score=progress.best_score,
         best_step=progress.best_step,

@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_map_only
 from models import build_classifier, build_decoder, build_translator
 from tasks import Split, task_spec
 from tasks.language_modelling import score
-from tasks.translation import BEGIN, END, bleu, decode
+from tasks.translation import BEGIN, END, bleu, bleu_items, decode
 
 from .batching import LENGTH_MULTIPLE, Batch, DeviceSplit
 from .config import RunConfig
-from .records import pack_bits
+from .records import pack_bits, pack_numbers
 from .stats import Z95, wilson_interval
 
 
@@ -31,13 +31,15 @@ from .stats import Z95, wilson_interval
 class Evaluation:
     """A score on a whole split in the units of its metric, and its 95 % interval.
 
-    correct, right: of a classification, how many examples were predicted right and which (see `records.pack_bits`).
+    correct, right: of a classification, how many examples were predicted right and which (see `records.pack_bits`);
+    summands: of other tasks, what every item adds to the score (see `records.Score`).
     """
 
     value: float
     interval: tuple[float, float] | None
     correct: int | None = None
     right: str = ""
+    summands: str = ""
 
 
 class Objective(ABC):
@@ -174,12 +176,14 @@ class LanguageModelling(Objective):
             sums = accelerator.reduce(sums, "sum")
         nats, count = sums.cpu().numpy()
         mean, metric = float(nats.sum() / count.sum()), self.spec.metric
+        summands = pack_numbers(np.stack([nats, count], axis=1))
         if len(data) < 2:
-            return Evaluation(score(mean, metric), None)
+            return Evaluation(score(mean, metric), None, summands=summands)
         # A ratio's standard error, with segments as the independent units.
         spread = nats - mean * count
         half = Z95 * math.sqrt((spread**2).sum() * len(data) / (len(data) - 1)) / float(count.sum())
-        return Evaluation(score(mean, metric), (score(mean - half, metric), score(mean + half, metric)))
+        interval = score(mean - half, metric), score(mean + half, metric)
+        return Evaluation(score(mean, metric), interval, summands=summands)
 
     def _carried(self, model: nn.Module, data: DeviceSplit) -> Iterator[tuple[NDArray[np.int64], Tensor, Tensor]]:
         """As many texts in parallel as a batch has rows, each read segment after segment with its state."""
@@ -234,7 +238,8 @@ class Translation(Objective):
                 found[index] = text
         references = decode(self.tokenizer, data.split.inputs[1])
         value, low, high = bleu(found, references, self.RESAMPLES if final else 0)
-        return Evaluation(value, (low, high))
+        summands = pack_numbers(bleu_items(found, references)) if final else ""
+        return Evaluation(value, (low, high), summands=summands)
 
     def _translate(self, model: nn.Module, batch: Batch, final: bool) -> list[str]:
         settings, source = self.config.evaluation, batch.tokens[0]

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from tasks import Metric
 from tasks.files import atomic_path
@@ -92,6 +92,10 @@ class Result(_Part):
     def last_score(self) -> float:
         return self.last_accuracy
 
+    def items(self, count: int) -> NDArray[np.float64] | None:
+        """Of each of `count` test examples (1 where it was predicted right, 1), `[count, 2]`; see Score."""
+        return np.stack([unpack_bits(self.right, count), np.ones(count)], axis=1) if self.right else None
+
     @classmethod
     def of(cls, correct: int, count: int, **rest: float | int) -> Result:
         """A result from counts of test examples."""
@@ -100,14 +104,26 @@ class Result(_Part):
 
 
 class Score(_Part):
-    """As Result, of a task that is not scored by accuracy. ci95: None where one item alone was scored."""
+    """As Result, of a task that is not scored by accuracy.
+
+    ci95: None where one item alone was scored; summands: what each test item adds to the sums that the score is of (see
+    `stats.score_of_sums`), packed by `pack_numbers`.
+    """
 
     metric: Metric
     score: float
     ci95: tuple[float, float] | None
+    summands: str = ""
     last_score: float
     validation_score: float
     best_step: int
+
+    def items(self, count: int) -> NDArray[np.float64] | None:
+        """The summands of `count` test items, `[count, summands]`; None in a record that does not keep them.
+
+        Raises ValueError where they are not of so many.
+        """
+        return unpack_numbers(self.summands, count) if self.summands else None
 
 
 class Record(_Part):
@@ -137,6 +153,13 @@ class Record(_Part):
     validation_curve: list[tuple[int, float]] = []
     machine: Machine
     code: Code
+
+    @field_validator("result")
+    @classmethod
+    def _check_items(cls, result: Result | Score | None, info: ValidationInfo) -> Result | Score | None:
+        if result and "data" in info.data:
+            result.items(info.data["data"].test_size)
+        return result
 
 
 class ProfileRecord(_Part):
@@ -175,6 +198,19 @@ def unpack_bits(text: str, count: int) -> NDArray[np.bool_]:
     if len(packed) != -(-count // 8):
         raise ValueError(f"{len(packed)} bytes are not the bits of {count} examples")
     return np.unpackbits(packed, count=count).astype(bool)
+
+
+def pack_numbers(numbers: NDArray[np.float64]) -> str:
+    """Numbers as text for JSON: base64 of float32, the lowest byte first."""
+    return base64.b64encode(numbers.astype("<f4").tobytes()).decode()
+
+
+def unpack_numbers(text: str, rows: int) -> NDArray[np.float64]:
+    """The `[rows, ...]` that `pack_numbers` packed. Raises ValueError for a text that has no such shape."""
+    packed = base64.b64decode(text, validate=True)
+    if rows < 1 or len(packed) % (4 * rows):
+        raise ValueError(f"{len(packed)} bytes are not the numbers of {rows} items")
+    return np.frombuffer(packed, "<f4").astype(np.float64).reshape(rows, -1)
 
 
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:

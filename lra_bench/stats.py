@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks import Metric
+from tasks.language_modelling import score
+from tasks.translation import bleu_of_sums
 
 Z95 = 1.959963984540054
 # Student's t that 95 % lie within, for 1, 2, ... degrees of freedom; for more than these the last, a little too wide.
@@ -50,18 +52,37 @@ def format_score(score: float, metric: Metric) -> str:
     return f"{score:.{decimals(metric)}f} {'%' if metric == 'accuracy' else metric}"
 
 
-def paired_bootstrap(
-    a: NDArray[np.float64], b: NDArray[np.float64], resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
-    """95 % percentile interval of mean(a - b) when the items are drawn anew, with replacement (Efron 1979).
+def score_of_sums(sums: NDArray[np.float64], metric: Metric) -> NDArray[np.float64]:
+    """The metric of whole test sets from what their items add up to: `[..., num_sets, summands]` -> `[..., num_sets]`.
 
-    a, b: a score per item, `[num_items]`, of two models on the same items.
+    Of accuracy the summands are (right, 1), of language models (nats, tokens), of BLEU those of
+    `tasks.translation.bleu_items`.
     """
-    difference = np.asarray(a - b, dtype=np.float64)
-    # How often each value comes up is all that a resample is; there are few values, however many items.
-    values, counts = np.unique(difference, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(difference), counts / len(difference), size=resamples)
-    low, high = np.percentile(drawn @ values / len(difference), [2.5, 97.5])
+    if metric == "BLEU":
+        return np.apply_along_axis(bleu_of_sums, -1, sums)
+    ratio = sums[..., 0] / sums[..., 1]
+    return 100 * ratio if metric == "accuracy" else np.vectorize(score)(ratio, metric)
+
+
+def paired_bootstrap(
+    a: Sequence[NDArray[np.float64]],
+    b: Sequence[NDArray[np.float64]],
+    metric: Metric,
+    resamples: int = 2_000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """95 % percentile interval of a's score less b's when the test items are drawn anew, with replacement.
+
+    Both are scored on the same items each time (Efron 1979; Koehn 2004 for BLEU). a, b: what the test
+    items add to the score, `[num_items, summands]` for each seed of a model, see `score_of_sums`; the model's score is
+    the mean over its seeds.
+    """
+    items = np.stack([*a, *b], axis=1)  # [num_items, seeds of both, summands]
+    # How often each value comes up is all that a resample is; of right and wrong there are few values.
+    values, counts = np.unique(items.reshape(len(items), -1), axis=0, return_counts=True)
+    drawn = np.random.default_rng(seed).multinomial(len(items), counts / len(items), size=resamples)
+    scores = score_of_sums((drawn @ values).reshape(resamples, *items.shape[1:]), metric)
+    low, high = np.percentile(scores[:, : len(a)].mean(axis=1) - scores[:, len(a) :].mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -7,15 +7,19 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
-from math import hypot
+from functools import cached_property
+from itertools import combinations, groupby
+from math import hypot, inf
 from statistics import mean, median, stdev
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tasks import Metric
 
 from .records import Record
-from .stats import lower_is_better, seed_margin, wilson_interval
+from .stats import lower_is_better, paired_bootstrap, seed_margin, wilson_interval
 
 
 class CurvePoint(NamedTuple):
@@ -25,6 +29,23 @@ class CurvePoint(NamedTuple):
     mean: float
     low: float
     high: float
+
+
+class Difference(NamedTuple):
+    """One score less another with its 95 % interval. paired: from the same test examples, drawn anew for both."""
+
+    value: float
+    interval: tuple[float, float]
+    paired: bool
+    lower_is_better: bool
+
+    @property
+    def verdict(self) -> int:
+        """1 where the evidence says that the first is better, -1 that the second is, 0 where it does not suffice."""
+        low, high = self.interval
+        if low <= 0 <= high:
+            return 0
+        return 1 if (self.value > 0) != self.lower_is_better else -1
 
 
 @dataclass(frozen=True)
@@ -80,6 +101,13 @@ class Entry:
             return wilson_interval(self.score * size / 100, size)
         found = [r.result.ci95 for r in self.scored if r.result and r.result.ci95]
         return (mean(low for low, _ in found), mean(high for _, high in found)) if found else None
+
+    @property
+    def items(self) -> list[NDArray[np.float64]]:
+        """What each test example adds to the score, of every seed (`stats.score_of_sums`); empty where not all tell."""
+        found = [r.result.items(r.data.test_size) for r in self.scored if r.result]
+        known = [items for items in found if items is not None]
+        return known if len(known) == len(found) else []
 
     @property
     def learning_curve(self) -> list[CurvePoint]:
@@ -164,26 +192,40 @@ class Table:
         """1 + how many are better by more than the interval of the difference; `=` where that ties with another."""
         if entry.score is None:
             return ""
-        rivals = [e for e in self.entries if e is not entry and e.score is not None]
-        sign = -1 if lower_is_better(self.metric) else 1
-        better = [e for e in rivals if sign * self._difference(e, entry) > 0]
-        tied = any(self._difference(e, entry) == 0 for e in rivals)
-        return f"{1 + len(better)}{'=' if tied else ''}"
+        verdicts = [
+            difference.verdict if first is entry else -difference.verdict
+            for first, second, difference in self._differences
+            if entry is first or entry is second
+        ]
+        return f"{1 + verdicts.count(-1)}{'=' if 0 in verdicts else ''}"
+
+    @cached_property
+    def _differences(self) -> list[tuple[Entry, Entry, Difference]]:
+        scored = [entry for entry in self.entries if entry.score is not None]
+        return [(a, b, self.difference(a, b)) for a, b in combinations(scored, 2)]
 
     def seed_margin(self, a: Entry, b: Entry) -> float:
         """Half-width of the 95 % interval that the choice of seeds gives a's score less b's; see stats."""
         return seed_margin((e.scores for e in self.entries), len(a.scores), len(b.scores))
 
-    def _difference(self, a: Entry, b: Entry) -> int:
-        """1 when a scores more than b beyond the interval of the difference, -1 when less, 0 for a tie.
+    def difference(self, a: Entry, b: Entry) -> Difference:
+        """a's score less b's with its 95 % interval. Both need scores.
 
-        The interval is put together of those for one test set (Newcombe 1998) and of the seeds'.
+        By resampling test examples, the same for both, where the records tell of each; else put together from the two
+        scores' intervals (Newcombe 1998). Seeds widen it.
         """
-        if a.score is None or b.score is None or a.interval is None or b.interval is None:
-            return 0
-        if a.score < b.score:
-            return -self._difference(b, a)
-        return int(a.score - b.score > hypot(a.score - a.interval[0], b.interval[1] - b.score, self.seed_margin(a, b)))
+        assert a.score is not None
+        assert b.score is not None
+        value, low, high = a.score - b.score, -inf, inf
+        paired = bool(a.items and b.items and a.interval and b.interval)
+        if paired:
+            low, high = paired_bootstrap(a.items, b.items, self.metric)
+        elif a.interval and b.interval:
+            low = value - hypot(a.score - a.interval[0], b.interval[1] - b.score)
+            high = value + hypot(a.interval[1] - a.score, b.score - b.interval[0])
+        seeds = self.seed_margin(a, b)
+        interval = value - hypot(value - low, seeds), value + hypot(high - value, seeds)
+        return Difference(value, interval, paired, lower_is_better(self.metric))
 
     def ratio(self, entry: Entry, name: str) -> float | None:
         """The entry's figure of the step profile over that of softmax."""

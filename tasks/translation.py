@@ -175,6 +175,26 @@ def bleu(hypotheses: list[str], references: list[str], resamples: int = 0) -> tu
     return scored.score, max(0.0, scored.score - scored._ci), min(100.0, scored.score + scored._ci)
 
 
+def bleu_items(hypotheses: list[str], references: list[str]) -> NDArray[np.float64]:
+    """What every sentence adds to the corpus's BLEU: matching n-grams and n-grams of n = 1 to 4, both lengths.
+
+    `[num_sentences, 10]`; see `bleu_of_sums`.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(effective_order=True)  # else it warns that one sentence alone has no BLEU, which is not what we ask
+    found = (metric.sentence_score(text, [reference]) for text, reference in zip(hypotheses, references, strict=True))
+    return np.array([[*s.counts, *s.totals, s.sys_len, s.ref_len] for s in found], np.float64).reshape(-1, 10)
+
+
+def bleu_of_sums(sums: NDArray[np.float64]) -> float:
+    """The corpus's BLEU, as `bleu` gives it, from the sum over its sentences of `bleu_items`, `[10]`."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    counts = [round(number) for number in sums.tolist()]
+    return float(BLEU.compute_bleu(counts[:4], counts[4:8], counts[8], counts[9], smooth_method="exp").score)
+
+
 def _read_lines(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")

@@ -9,9 +9,20 @@ from numpy.typing import NDArray
 
 from lra_bench.compare import compare
 from lra_bench.config import ConfigError
-from lra_bench.records import Record, Result, Score, pack_bits, unpack_bits, write_record
-from lra_bench.stats import paired_bootstrap, seed_margin
+from lra_bench.records import (
+    Record,
+    Result,
+    Score,
+    pack_bits,
+    pack_numbers,
+    read_records,
+    unpack_bits,
+    unpack_numbers,
+    write_record,
+)
+from lra_bench.stats import paired_bootstrap, score_of_sums, seed_margin
 from lra_bench.tables import build_tables
+from tasks.translation import bleu, bleu_items
 
 from .test_cli import lra_bench
 
@@ -53,33 +64,58 @@ def test_bits_come_back(count: int) -> None:
         unpack_bits(pack_bits(bits), count + 8)
 
 
+def test_numbers_come_back() -> None:
+    numbers = np.random.default_rng(0).integers(0, 2**24, (7, 3)).astype(np.float64)
+    assert (unpack_numbers(pack_numbers(numbers), 7) == numbers).all()
+    with pytest.raises(ValueError, match="are not the numbers of"):
+        unpack_numbers(pack_numbers(numbers), 5)
+
+
 def test_the_bootstrap_is_the_normal_approximation_where_that_holds() -> None:
     rng = np.random.default_rng(1)
-    a, b = rng.normal(1.0, 2.0, 4000), rng.normal(0.9, 1.0, 4000)
-    low, high = paired_bootstrap(a, b)
-    middle, half = (a - b).mean(), 1.96 * (a - b).std() / 4000**0.5
-    assert low == pytest.approx(middle - half, rel=0.1)
-    assert high == pytest.approx(middle + half, rel=0.1)
-    assert paired_bootstrap(a, a) == (0.0, 0.0)
-    assert paired_bootstrap(a, b) == (low, high)
+    a, b = (np.stack([rng.normal(100.0, spread, 4000), np.ones(4000)], axis=1) for spread in (2.0, 1.0))
+    low, high = paired_bootstrap([a], [b], "accuracy")
+    each = 100 * (a - b)[:, 0]
+    middle, half = each.mean(), 1.96 * each.std() / 4000**0.5
+    assert (low, high) == pytest.approx((middle - half, middle + half), abs=0.1 * half)
+    assert paired_bootstrap([a], [a], "accuracy") == (0.0, 0.0)
+    assert paired_bootstrap([a], [b], "accuracy") == (low, high)
+    assert paired_bootstrap([a, a], [b], "accuracy") == pytest.approx((low, high))
+
+
+def test_scores_of_resampled_items_are_those_of_their_texts() -> None:
+    rng = np.random.default_rng(0)
+    words = np.array("a dog the cat sat ran over hill mat on".split())
+    references = [" ".join(rng.choice(words, 9)) for _ in range(40)]
+    found = [" ".join(np.where(rng.random(9) < 0.8, text.split(), rng.choice(words, 9))) for text in references]
+    items = bleu_items(found, references)
+    for _ in range(20):
+        drawn = rng.integers(40, size=40)
+        expected = bleu([found[i] for i in drawn], [references[i] for i in drawn])[0]
+        assert score_of_sums(items[drawn].sum(axis=0), "BLEU") == pytest.approx(expected)
+    nats = np.array([[3.0, 2.0], [5.0, 2.0]])
+    assert score_of_sums(nats.sum(axis=0), "perplexity") == pytest.approx(np.exp(2.0))
+    assert score_of_sums(nats, "bits per byte") == pytest.approx(np.array([1.5, 2.5]) / np.log(2))
 
 
 def test_pairs_show_what_intervals_do_not(make_record: Make) -> None:
     first, second = nearly_the_same(np.random.default_rng(0))
     records = [scored(make_record, "rfa", first), scored(make_record, "softmax", second)]
     (found,) = compare(build_tables(records), "rfa", "softmax")
-    assert found.paired
+    assert found.difference.paired
     assert found.better is found.first
-    assert found.difference == pytest.approx(2.5)
-    assert 0 < found.interval[0] < 2.5 < found.interval[1]
+    assert found.difference.value == pytest.approx(2.5)
+    assert 0 < found.difference.interval[0] < 2.5 < found.difference.interval[1]
     assert "rfa is better than softmax by 2.5 points" in str(found)
     (other,) = compare(build_tables(records), "softmax", "rfa")
     assert other.better is other.second
-    assert other.interval == pytest.approx((-found.interval[1], -found.interval[0]), abs=0.15)
+    assert other.difference.interval == pytest.approx(
+        (-found.difference.interval[1], -found.difference.interval[0]), abs=0.15
+    )
     # Without the pairs the same numbers are a tie.
     blind = [r.model_copy(update={"result": r.result.model_copy(update={"right": ""})}) for r in records if r.result]
     (found,) = compare(build_tables(blind), "rfa", "softmax")
-    assert not found.paired
+    assert not found.difference.paired
     assert found.better is None
     assert "the evidence does not suffice" in str(found)
 
@@ -91,9 +127,9 @@ def test_seeds_are_averaged_example_by_example(make_record: Make) -> None:
     records = [scored(make_record, "rfa", a, seed) for seed, (a, _) in enumerate(pairs)]
     records += [scored(make_record, "softmax", b, seed) for seed, (_, b) in enumerate(pairs)]
     (found,) = compare(build_tables(records), "rfa", "softmax")
-    assert found.difference == pytest.approx(2.5)
+    assert found.difference.value == pytest.approx(2.5)
     (single,) = compare(build_tables([records[0], records[3]]), "rfa", "softmax")
-    assert np.diff(found.interval) < np.diff(single.interval)
+    assert np.diff(found.difference.interval) < np.diff(single.difference.interval)
 
 
 def test_what_seeds_differ_by_counts(make_record: Make) -> None:
@@ -106,7 +142,7 @@ def test_what_seeds_differ_by_counts(make_record: Make) -> None:
         for seed in (0, 1)
     ]
     (found,) = compare(build_tables(records), "rfa", "softmax")
-    assert found.paired
+    assert found.difference.paired
     assert found.better is None
     (single,) = compare(build_tables([r for r in records if r.config.seed == 0]), "rfa", "softmax")
     assert single.better is single.first
@@ -124,16 +160,45 @@ def test_seed_margin() -> None:
     assert np.mean(beyond) == pytest.approx(0.05, abs=0.005)
 
 
-def test_lower_may_be_better(make_record: Make) -> None:
-    def language_model(name: str, value: float) -> Record:
-        interval = (value - 0.01, value + 0.01)
-        score = Score(metric="bits per byte", score=value, ci95=interval, last_score=value, validation_score=value,
-                      best_step=1)  # fmt: skip
-        return make_record(name).model_copy(update={"result": score})
+def language_model(make: Make, name: str, nats: NDArray[np.float64], known: bool = True) -> Record:
+    """Segments of ten tokens each."""
+    items = np.stack([nats, np.full(len(nats), 10.0)], axis=1)
+    value = float(score_of_sums(items.sum(axis=0), "bits per byte"))
+    result = Score(metric="bits per byte", score=value, ci95=(value - 0.2, value + 0.2), last_score=value,
+                   summands=pack_numbers(items) if known else "", validation_score=value, best_step=1)  # fmt: skip
+    return make(name, test_size=len(nats)).model_copy(update={"result": result})
 
-    (found,) = compare(build_tables([language_model("rfa", 2.2), language_model("softmax", 2.3)]), "softmax", "rfa")
-    assert found.better is found.second
-    assert "rfa is better than softmax by 0.100 bits per byte" in str(found)
+
+def test_lower_may_be_better_and_segments_are_paired(make_record: Make) -> None:
+    """Segments differ a lot, the two models on each by little: only pairs show it, and the ranks with them."""
+    rng = np.random.default_rng(0)
+    nats = rng.normal(20.0, 5.0, 200)
+    others = nats + rng.normal(0.3, 0.5, 200)
+    for known in (False, True):
+        records = [language_model(make_record, *m, known) for m in (("rfa", nats), ("softmax", others))]
+        (table,) = build_tables(records)
+        (found,) = compare([table], "softmax", "rfa")
+        assert found.difference.paired == known
+        assert [table.rank(entry) for entry in table.entries] == (["1", "2"] if known else ["1=", "1="])
+        assert found.better is (found.second if known else None)
+        assert found.difference.value == pytest.approx(0.03 / np.log(2), abs=0.01)
+    assert "rfa is better than softmax by 0.037 bits per byte" in str(found)
+    assert "paired over 200 test examples" in str(found)
+
+
+def test_items_that_are_not_of_the_test_set_make_no_record(
+    make_record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = language_model(make_record, "rfa", np.full(200, 20.0))
+    wrong = good.model_copy(update={"run_id": "wrong", "data": good.data.model_copy(update={"test_size": 300})})
+    bits = scored(make_record, "softmax", np.ones(COUNT, np.bool_))
+    short = bits.model_copy(update={"run_id": "short", "data": bits.data.model_copy(update={"test_size": 90})})
+    for record in (good, wrong, bits, short):
+        write_record(tmp_path, record)
+    assert {r.run_id for r in read_records(tmp_path, Record)} == {good.run_id, bits.run_id}
+    told = capsys.readouterr().err
+    assert "1600 bytes are not the numbers of 300 items" in told
+    assert "125 bytes are not the bits of 90 examples" in told
 
 
 def test_command_line(make_record: Make, tmp_path: Path) -> None:

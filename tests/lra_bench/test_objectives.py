@@ -13,12 +13,13 @@ from lra_bench.build import estimate_step
 from lra_bench.config import ConfigError, RunConfig
 from lra_bench.display import markdown
 from lra_bench.leaderboard import rows
-from lra_bench.objectives import LanguageModelling, objective_of
-from lra_bench.records import Record, Score
+from lra_bench.objectives import Evaluation, LanguageModelling, objective_of
+from lra_bench.records import Record, Score, unpack_numbers
 from lra_bench.resolve import resolve
+from lra_bench.stats import score_of_sums
 from lra_bench.tables import build_tables
 from lra_bench.trainer import Trainer
-from tasks import Task, load_task
+from tasks import Metric, Task, load_task
 
 from .conftest import TINY
 from .test_cli import lra_bench
@@ -32,6 +33,11 @@ def book(tmp_path: Path) -> Path:
     path = tmp_path / "book.txt"
     path.write_text(TEXT)
     return path
+
+
+def score_of_summands(found: Evaluation, items: int, metric: Metric) -> float:
+    """The score of a whole split again, from what its record keeps of every item."""
+    return float(score_of_sums(unpack_numbers(found.summands, items).sum(axis=0), metric))
 
 
 def small(task: str, model: str = "rfa", **changes: object) -> RunConfig:
@@ -68,7 +74,9 @@ def test_bits_per_byte_by_hand(book: Path, tmp_path: Path) -> None:
         for i in range(len(text)):
             tokens = torch.from_numpy(text[i]).long().unsqueeze(0)
             losses += t.model(tokens[:, :-1], targets=tokens[:, 1:])[0][0].tolist()
-    assert t.evaluate(t.test_data).value == pytest.approx(sum(losses) / len(losses) / math.log(2), rel=1e-5)
+    found = t.evaluate(t.test_data)
+    assert found.value == pytest.approx(sum(losses) / len(losses) / math.log(2), rel=1e-5)
+    assert score_of_summands(found, len(text), "bits per byte") == pytest.approx(found.value)
 
 
 @pytest.mark.parametrize("model", ["rfa", "linear", "rfa-gate"])
@@ -125,6 +133,7 @@ def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     t.fit()
     tested, _ = t.test()
     assert tested.value > 60  # a copy has none
+    assert score_of_summands(tested, len(t.test_data), "BLEU") == pytest.approx(tested.value)
     assert t.progress.validation_curve[-1][1] > 60
 
 
