@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -231,11 +232,13 @@ class Translation(Objective):
         return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0, label_smoothing=smoothing)
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
-        """Every process translates everything: the corpus's score is no mean of its parts."""
-        found = [""] * len(data)
-        for indices in data.by_length(2 * self.config.train.batch_size):
-            for index, text in zip(indices, self._translate(model, data.batch(indices), final), strict=True):
-                found[index] = text
+        """Every process translates its share, and each scores them all: the corpus's score is no mean of its parts."""
+        own = [
+            (int(index), text)
+            for indices, batch in self._batches(data, accelerator)
+            for index, text in zip(indices, self._translate(model, batch, final), strict=True)
+        ]
+        found = [text for _, text in sorted(gather_object(own))]
         references = decode(self.tokenizer, data.split.inputs[1])
         value, low, high = bleu(found, references, self.RESAMPLES if final else 0)
         summands = pack_numbers(bleu_items(found, references)) if final else ""

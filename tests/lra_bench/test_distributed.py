@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
 from lra_bench.machine import cuda_devices
+from lra_bench.records import unpack_numbers
 
 from .test_cli import SETTINGS, lra_bench
 from .test_survival import wait_for
@@ -25,26 +27,22 @@ def record_in(out: Path, model: str) -> dict[str, Any]:
     return content
 
 
+def in_two_processes(*arguments: object) -> subprocess.CompletedProcess[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*torchrun, "-m", "lra_bench", *map(str, arguments)],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path: Path) -> None:
     options = ["run", "--task", "text", "--model", "sdpa", "--data", reviews, *SETTINGS]
     options += ["--set", "train.steps=40", "--set", "model.dropout=0"]
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "lra_bench",
-    ]
-    together = subprocess.run(
-        [*command, *map(str, options), "--out", str(tmp_path / "two")],
-        capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert together.returncode == 0, together.stderr
+    together = in_two_processes(*options, "--out", tmp_path / "two")
     one, two = record_in(tmp_path / "one", "sdpa"), record_in(tmp_path / "two", "sdpa")
     assert two["machine"]["device"] == f"2 x {one['machine']['device']}"
     steps, losses = zip(*one["loss_curve"], strict=True)
@@ -56,6 +54,19 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
     assert together.stdout.count("# Leaderboard") == 1
     # The same command in one process finds it finished.
     assert "not run again" in lra_bench(*options, "--out", tmp_path / "two").stderr
+
+
+def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
+    options = ["run", "--task", "mt", "--model", "sdpa", "--data", "embedded", *SETTINGS]
+    options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]
+    alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
+    assert alone.returncode == 0, alone.stderr
+    in_two_processes(*options, "--out", tmp_path / "two")
+    one, two = (record_in(tmp_path / name, "sdpa") for name in ("one", "two"))
+    items, shared = (unpack_numbers(r["result"]["summands"], r["data"]["test_size"]) for r in (one, two))
+    # Row by row: lengths and matches of every translation in its place.
+    assert (items == shared).all(axis=1).mean() > 0.9
+    assert len(np.unique(items, axis=0)) > 20
 
 
 @pytest.mark.parametrize(
