@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -154,14 +155,14 @@ def resolve(
             settings[name] = value
             continue
         if sections[section].get(name) != value and key not in NEUTRAL_SETTINGS:
-            changed.append(f"{key}={value}")
+            changed.append(_as_typed(key, value))
         sections[section][name] = value
     if sections["train"].get("precision", "auto") == "auto":
         sections["train"]["precision"] = "bf16" if device == "cuda" else "fp32"
     try:
         checked = check_settings(entry.attention, settings)
         across = check_settings(entry.attention, {**settings, **entry.cross}) if spec.kind == "translation" else {}
-        words = [f"{name}={checked[name]}" for name in sorted(settings) if usual.get(name) != checked[name]]
+        words = [_as_typed(name, checked[name]) for name in sorted(settings) if usual.get(name) != checked[name]]
         attention = AttentionConfig(name=entry.attention, settings=checked, cross=across, changed=" ".join(words))
         if form := _missing_form(attention, spec.kind):
             able = ", ".join(name for name in names("models") if spec.kind in fitting_kinds(name))
@@ -193,6 +194,11 @@ _NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {
     "language modelling": (("causal", "settings"),),
     "translation": (("causal", "settings"), ("cross", "cross")),
 }
+
+
+def _as_typed(name: str, value: Any) -> str:
+    """A setting as --set takes it: `redraw=false`, not Python's False."""
+    return f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
 
 
 def _missing_form(attention: AttentionConfig, kind: Kind) -> str | None:

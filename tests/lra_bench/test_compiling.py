@@ -25,7 +25,7 @@ def test_auto_compiles_long_runs_alone() -> None:
     assert resolve("text", "rfa", "quick").train.compile is False
     assert resolve("text", "softmax", "compact").train.compile is True
     assert resolve("text", "rfa", "compact", overrides={"train.compile": False}).train.compile is False
-    assert resolve("text", "rfa", "quick", overrides={"train.compile": True}).overrides == "train.compile=True"
+    assert resolve("text", "rfa", "quick", overrides={"train.compile": True}).overrides == "train.compile=true"
 
 
 def test_without_a_compiler_one_line_says_so(
