@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from statistics import variance
 
 import numpy as np
@@ -12,6 +13,8 @@ from tasks import Metric
 from tasks.language_modelling import score
 from tasks.translation import bleu_of_sums
 
+# Test sets that a bootstrap draws.
+RESAMPLES = 2_000
 Z95 = 1.959963984540054
 # Student's t that 95 % lie within, for 1, 2, ... degrees of freedom; for more than these the last, a little too wide.
 T95 = (
@@ -53,7 +56,7 @@ def format_score(score: float, metric: Metric) -> str:
 
 
 def score_of_sums(sums: NDArray[np.float64], metric: Metric) -> NDArray[np.float64]:
-    """The metric of whole test sets from what their items add up to: `[..., num_sets, summands]` -> `[..., num_sets]`.
+    """The metric of whole test sets from what their items add up to: `[..., summands]` -> `[...]`.
 
     Of accuracy the summands are (right, 1), of language models (nats, tokens), of BLEU those of
     `tasks.translation.bleu_items`.
@@ -64,26 +67,26 @@ def score_of_sums(sums: NDArray[np.float64], metric: Metric) -> NDArray[np.float
     return 100 * ratio if metric == "accuracy" else np.vectorize(score)(ratio, metric)
 
 
-def paired_bootstrap(
-    a: Sequence[NDArray[np.float64]],
-    b: Sequence[NDArray[np.float64]],
-    metric: Metric,
-    resamples: int = 2_000,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """95 % percentile interval of a's score less b's when the test items are drawn anew, with replacement.
+def bootstrap_scores(items: Sequence[NDArray[np.float64]], metric: Metric) -> NDArray[np.float64]:
+    """A model's scores, `[RESAMPLES]`, on test sets drawn from the test items with replacement (Efron 1979).
 
-    Both are scored on the same items each time (Efron 1979; Koehn 2004 for BLEU). a, b: what the test
-    items add to the score, `[num_items, summands]` for each seed of a model, see `score_of_sums`; the model's score is
-    the mean over its seeds.
+    Always the same test sets for as many items, so that the difference of two models' scores is paired (for BLEU: Koehn
+    2004). items: of each seed, what every test item adds to the score, `[num_items, summands]`, see `score_of_sums`;
+    the score is the mean of the seeds'.
     """
-    items = np.stack([*a, *b], axis=1)  # [num_items, seeds of both, summands]
-    # How often each value comes up is all that a resample is; of right and wrong there are few values.
-    values, counts = np.unique(items.reshape(len(items), -1), axis=0, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(items), counts / len(items), size=resamples)
-    scores = score_of_sums((drawn @ values).reshape(resamples, *items.shape[1:]), metric)
-    low, high = np.percentile(scores[:, : len(a)].mean(axis=1) - scores[:, len(a) :].mean(axis=1), [2.5, 97.5])
-    return float(low), float(high)
+    stacked = np.stack(items, axis=1)  # [num_items, seeds, summands]
+    flat = stacked.reshape(len(stacked), -1)
+    drawn = _times_drawn(len(flat))
+    sums = np.concatenate([part.astype(np.float64) @ flat for part in np.array_split(drawn, len(drawn) // 100)])
+    return score_of_sums(sums.reshape(len(drawn), *stacked.shape[1:]), metric).mean(axis=-1)
+
+
+@lru_cache(maxsize=1)
+def _times_drawn(num_items: int) -> NDArray[np.uint8]:
+    """How often each item is in each test set, `[RESAMPLES, num_items]`."""
+    random = np.random.default_rng(0)
+    draws = (random.integers(num_items, size=num_items) for _ in range(RESAMPLES))
+    return np.stack([np.bincount(draw, minlength=num_items).astype(np.uint8) for draw in draws])
 
 
 def seed_margin(groups: Iterable[Sequence[float]], *sizes: int) -> float:

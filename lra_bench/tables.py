@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tasks import Metric
 
 from .records import Record
-from .stats import lower_is_better, paired_bootstrap, seed_margin, wilson_interval
+from .stats import bootstrap_scores, lower_is_better, seed_margin, wilson_interval
 
 
 class CurvePoint(NamedTuple):
@@ -43,9 +43,9 @@ class Difference(NamedTuple):
     def verdict(self) -> int:
         """1 where the evidence says that the first is better, -1 that the second is, 0 where it does not suffice."""
         low, high = self.interval
-        if low <= 0 <= high:
-            return 0
-        return 1 if (self.value > 0) != self.lower_is_better else -1
+        if low > 0 or high < 0:
+            return 1 if (low > 0) != self.lower_is_better else -1
+        return 0
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class Entry:
         found = [r.result.ci95 for r in self.scored if r.result and r.result.ci95]
         return (mean(low for low, _ in found), mean(high for _, high in found)) if found else None
 
-    @property
-    def items(self) -> list[NDArray[np.float64]]:
-        """What each test example adds to the score, of every seed (`stats.score_of_sums`); empty where not all tell."""
+    @cached_property
+    def bootstrap_scores(self) -> NDArray[np.float64] | None:
+        """The score on test sets drawn anew, see stats; None where not all records tell how each item was answered."""
         found = [r.result.items(r.data.test_size) for r in self.scored if r.result]
-        known = [items for items in found if items is not None]
-        return known if len(known) == len(found) else []
+        items = [numbers for numbers in found if numbers is not None]
+        return bootstrap_scores(items, self.metric) if self.metric and len(items) == len(found) else None
 
     @property
     def learning_curve(self) -> list[CurvePoint]:
@@ -211,16 +211,19 @@ class Table:
     def difference(self, a: Entry, b: Entry) -> Difference:
         """a's score less b's with its 95 % interval. Both need scores.
 
-        By resampling test examples, the same for both, where the records tell of each; else put together from the two
-        scores' intervals (Newcombe 1998). Seeds widen it.
+        By drawing test examples anew, the same for both, where the records tell of each; else put together from the
+        two scores' intervals (Newcombe 1998). Seeds widen it.
         """
         assert a.score is not None
         assert b.score is not None
         value, low, high = a.score - b.score, -inf, inf
-        paired = bool(a.items and b.items and a.interval and b.interval)
-        if paired:
-            low, high = paired_bootstrap(a.items, b.items, self.metric)
-        elif a.interval and b.interval:
+        paired = False
+        if a.interval is None or b.interval is None:
+            pass  # of one test item, whose score says nothing of others
+        elif a.bootstrap_scores is not None and b.bootstrap_scores is not None:
+            low, high = np.percentile(a.bootstrap_scores - b.bootstrap_scores, [2.5, 97.5]).tolist()
+            paired = True
+        else:
             low = value - hypot(a.score - a.interval[0], b.interval[1] - b.score)
             high = value + hypot(a.interval[1] - a.score, b.score - b.interval[0])
         seeds = self.seed_margin(a, b)
