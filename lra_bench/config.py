@@ -68,8 +68,8 @@ class TrainConfig(Section):
     schedule: `linear` or `rsqrt` (see lra_bench/optim.py); clip_norm 0: none; group_by_length: fill training batches
     with sequences of similar length, which pads less but changes the batches; label_smoothing: share of a target's
     probability spread over all tokens, in translation; average: test the mean of the weights at the last so many
-    validations, in place of the best one's; precision: auto is bf16 on a GPU; compile: torch.compile, auto where a
-    run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py).
+    validations, in place of the best one's; precision: auto is bf16 on a GPU that has it; compile: torch.compile, auto
+    where a run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py).
     """
 
     steps: PositiveInt

@@ -88,6 +88,16 @@ def describe_machine(device: str, precision: str, threads: int | None = None) ->
     )
 
 
+def has_bf16() -> bool:
+    """Whether the card multiplies bf16 itself: Ampere and later, older ones imitate it and are slow.
+
+    Where there is no card to ask, the run is for another machine, of which no worse is assumed.
+    """
+    import torch
+
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 0)
+
+
 def cuda_devices() -> tuple[str, ...]:
     """The cards that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     import torch

@@ -14,6 +14,7 @@ from tasks import Kind
 
 from . import ROOT
 from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig
+from .machine import has_bf16
 
 CONFIGS = ROOT / "configs"
 
@@ -158,7 +159,7 @@ def resolve(
             changed.append(_as_typed(key, value))
         sections[section][name] = value
     if sections["train"].get("precision", "auto") == "auto":
-        sections["train"]["precision"] = "bf16" if device == "cuda" else "fp32"
+        sections["train"]["precision"] = "bf16" if device == "cuda" and has_bf16() else "fp32"
     try:
         checked = check_settings(entry.attention, settings)
         across = check_settings(entry.attention, {**settings, **entry.cross}) if spec.kind == "translation" else {}

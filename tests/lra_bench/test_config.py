@@ -24,6 +24,17 @@ def test_every_model_resolves_under_every_protocol(protocol: str, model: str) ->
         assert RunConfig.model_validate_json(config.model_dump_json()) == config
 
 
+@pytest.mark.parametrize(("capability", "precision"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
+def test_cards_without_bf16_calculate_in_fp32(
+    capability: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+    assert resolve("text", "rfa", "compact", device="cuda").train.precision == precision
+    overrides = {"train.precision": "bf16"}
+    assert resolve("text", "rfa", "compact", device="cuda", overrides=overrides).train.precision == "bf16"
+
+
 def test_protocols_hold_the_published_numbers() -> None:
     compact, lra = resolve("text", "rfa", "compact"), resolve("text", "rfa", "lra")
     assert (compact.train.steps, compact.train.warmup, compact.data.max_len) == (20_000, 8_000, 4_000)
