@@ -23,6 +23,8 @@ from .report_charts import bubble_chart, learning_chart, length_chart
 from .tables import Table, build_tables
 
 TEMPLATES = Path(__file__).parent / "templates"
+# Fields of a result that have a number per test example.
+PER_ITEM = {"right", "summands"}
 SCRIPTS = ("sortable-tablesort-4.1.7.min.js", "report.js")
 
 # A cell: what is shown, and what its column is sorted by.
@@ -124,9 +126,7 @@ def _by_length(group: Group, name: str, mode: Any) -> Iterable[Cell]:
 
 
 def _run(record: Record) -> dict[str, Any]:
-    content = record.model_dump(mode="json", exclude={"loss_curve", "validation_curve"})
-    if isinstance(content["result"], dict):
-        content["result"].pop("right", None)  # a bit per test example
+    content = record.model_dump(mode="json", exclude={"loss_curve": True, "validation_curve": True, "result": PER_ITEM})
     return {
         "id": record.run_id,
         "status": record.status,

@@ -20,6 +20,7 @@ from lra_bench.records import (
     unpack_numbers,
     write_record,
 )
+from lra_bench.report import write_report
 from lra_bench.stats import bootstrap_scores, score_of_sums, seed_margin
 from lra_bench.tables import build_tables
 from tasks.translation import bleu, bleu_items
@@ -168,7 +169,7 @@ def language_model(make: Make, name: str, nats: NDArray[np.float64], known: bool
     return make(name, test_size=len(nats)).model_copy(update={"result": result})
 
 
-def test_lower_may_be_better_and_segments_are_paired(make_record: Make) -> None:
+def test_lower_may_be_better_and_segments_are_paired(make_record: Make, tmp_path: Path) -> None:
     """Segments differ a lot, the two models on each by little: only pairs show it, and the ranks with them."""
     rng = np.random.default_rng(0)
     nats = rng.normal(20.0, 5.0, 200)
@@ -183,6 +184,9 @@ def test_lower_may_be_better_and_segments_are_paired(make_record: Make) -> None:
         assert found.difference.value == pytest.approx(0.03 / np.log(2), abs=0.01)
     assert "rfa is better than softmax by 0.037 bits per byte" in str(found)
     assert "paired over 200 test examples" in str(found)
+    for record in records:
+        write_record(tmp_path, record)
+    assert "summands" not in write_report(tmp_path).read_text()
 
 
 def test_items_that_are_not_of_the_test_set_make_no_record(
