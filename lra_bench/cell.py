@@ -68,12 +68,14 @@ def describe_data(config: RunConfig, task: Task) -> DataRecord:
 def run_cell(plan: CellPlan) -> Record:
     """Run the cell and write its record, whatever happens short of the process being killed.
 
-    Of several processes (torchrun) all run it and the first one writes.
+    Of several processes (torchrun) all run it and the first one writes; but where one fails, that one tells why, and
+    the others, which hear of it as a broken connection or are told to stop, leave it at that.
     """
     from .memory import failure
     from .trainer import Diverged
 
     outcome: dict[str, Any] = {}
+    started = now()
     try:
         _run(plan, outcome)
         outcome["status"] = "ok"
@@ -84,10 +86,16 @@ def run_cell(plan: CellPlan) -> Record:
     except (Exception, SystemExit) as error:
         outcome |= failure(error)
     record = plan.record.model_copy(update={**outcome, "created": now()})
-    if is_main_process():
-        write_record(plan.out, record)
-        if record.status == "ok":
-            remove_checkpoint(plan.checkpoint)
+    failed = record.status not in ("ok", "interrupted")
+    if not is_main_process() and not failed:
+        return record
+    if record.status != "ok" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        other = read_record(record_path(plan.out, record.run_id), Record)
+        if other and other.created >= started and other.status != "ok":
+            return other
+    write_record(plan.out, record)
+    if record.status == "ok":
+        remove_checkpoint(plan.checkpoint)
     return record
 
 

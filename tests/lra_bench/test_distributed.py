@@ -29,12 +29,10 @@ def record_in(out: Path, model: str) -> dict[str, Any]:
 
 def in_two_processes(*arguments: object) -> subprocess.CompletedProcess[str]:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
+    return subprocess.run(
         [*torchrun, "-m", "lra_bench", *map(str, arguments)],
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path: Path) -> None:
@@ -43,6 +41,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
     together = in_two_processes(*options, "--out", tmp_path / "two")
+    assert together.returncode == 0, together.stderr
     one, two = record_in(tmp_path / "one", "sdpa"), record_in(tmp_path / "two", "sdpa")
     assert two["machine"]["device"] == f"2 x {one['machine']['device']}"
     steps, losses = zip(*one["loss_curve"], strict=True)
@@ -61,12 +60,30 @@ def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
     options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
-    in_two_processes(*options, "--out", tmp_path / "two")
+    together = in_two_processes(*options, "--out", tmp_path / "two")
+    assert together.returncode == 0, together.stderr
     one, two = (record_in(tmp_path / name, "sdpa") for name in ("one", "two"))
     items, shared = (unpack_numbers(r["result"]["summands"], r["data"]["test_size"]) for r in (one, two))
     # Row by row: lengths and matches of every translation in its place.
     assert (items == shared).all(axis=1).mean() > 0.9
     assert len(np.unique(items, axis=0)) > 20
+
+
+def test_the_process_that_fails_tells_why(reviews: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "faulty.py"
+    plugin.write_text(
+        "import os, torch\nfrom models import MultiHeadAttention, register_attention\n"
+        "@register_attention('faulty')\nclass Faulty(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n"
+        "        if os.environ['RANK'] == '1' and torch.is_grad_enabled() and not q.is_meta:\n"
+        "            raise RuntimeError('the second card is on fire')\n"
+        "        return v\n"
+    )
+    out = tmp_path / "out"
+    options = ["run", "--task", "text", "--model", "faulty", "--plugin", plugin, "--data", reviews, *SETTINGS]
+    assert in_two_processes(*options, "--out", out).returncode == 1
+    record = record_in(out, "faulty")
+    assert (record["status"], record["reason"]) == ("failed", "RuntimeError: the second card is on fire")
 
 
 @pytest.mark.parametrize(
