@@ -58,6 +58,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
 def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
     options = ["run", "--task", "mt", "--model", "sdpa", "--data", "embedded", *SETTINGS]
     options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]
+    options += ["--set", "data.test_items=200", "--set", "data.validation_items=50"]
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
     together = in_two_processes(*options, "--out", tmp_path / "two")
