@@ -1,0 +1,72 @@
+"""The captured graph of `make decode`, tried without a card: what a graph records and replays, in plain operations."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.decode import CapturedStep
+from models import MultiHeadAttention, build_attention
+
+
+class RecordedGraph(TorchDispatchMode):
+    """As torch.cuda.CUDAGraph: keeps the operations of a capture with their memory, and runs them there again.
+
+    What was captured counts as not yet run: memory that it changed in place gets its old values back.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.before: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            self.before.append((args[0], args[0].clone()))
+        out = func(*args, **kwargs)
+        self.calls.append((func, args, kwargs, out))
+        return out
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for tensor, values in reversed(self.before):
+            tensor.copy_(values)
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.calls:
+            for kept, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                if new is not kept:
+                    kept.copy_(new)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("rfa", {}), ("rfa", {"gate": True}), ("linear", {})])
+def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.CUDAGraph", RecordedGraph)
+    monkeypatch.setattr("torch.cuda.graph", lambda graph: graph)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    torch.manual_seed(0)
+    layer = build_attention(name, 32, 4, 64, **settings).eval()
+    assert isinstance(layer, MultiHeadAttention)
+    ran = 0
+
+    def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        nonlocal ran
+        ran += 1
+        return layer.causal(x, state, keep_state=True)
+
+    captured = CapturedStep(step)
+    with torch.inference_mode():
+        for length in (6, 3, 9):  # one generation after another, the graph of the first one serves all
+            x = expected = torch.randn(2, 1, 32)
+            state = expected_state = None
+            for token in range(length):
+                x, state = captured(x, state)
+                expected, expected_state = layer.causal(expected, expected_state, keep_state=True)
+                assert torch.allclose(x, expected, atol=1e-5), (length, token)
+                for ours, theirs in zip(state, expected_state, strict=True):
+                    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert ran == 3 + 2  # the first token of each, one call before the capture and the capture
