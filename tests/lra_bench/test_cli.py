@@ -302,11 +302,14 @@ def test_minutes_save_and_stop(reviews: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     options = ("--task", "text", "--models", "linear,rfa", "--data", reviews, "--out", out, *SETTINGS)
     endless = ("--set", "train.steps=1000000", "--set", "train.eval_every=1000000")
-    done = lra_bench("bench", *options, *endless, "--minutes", "0.75")
-    assert done.returncode == 1
-    assert "the time is up; the same command goes on from here" in done.stderr
-    (path,) = (out / "runs").glob("*.json")  # the second model was not started
-    record = json.loads(path.read_text())
-    assert record["status"] == "interrupted"
+    for minutes in ("0.3", "1", "3"):  # a machine may be busy; the same command goes on
+        done = lra_bench("bench", *options, *endless, "--minutes", minutes, timeout=300)
+        assert done.returncode == 1
+        assert "the time is up; the same command goes on from here" in done.stderr
+        (path,) = (out / "runs").glob("*.json")  # the second model was not started
+        record = json.loads(path.read_text())
+        assert record["status"] == "interrupted"
+        if record["steps"]:
+            break
     assert record["steps"] > 0
     assert list((out / "checkpoints").iterdir())

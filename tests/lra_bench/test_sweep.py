@@ -107,10 +107,15 @@ def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
     plans = plans_of(reviews, tmp_path, "hangs", plugins=(str(plugin),))
     plans += plans_of(reviews, tmp_path, "linear", **endless)
     plans += plans_of(reviews, tmp_path, "sdpa")
-    records = run_cells(plans, LocalEngine(cell_seconds=15.0, workers=2), say=silent)
-    hung, stopped, fine = (next(r for r in records if r.config.model_name == m) for m in ("hangs", "linear", "sdpa"))
-    assert hung.status == "failed"
-    assert hung.reason.startswith("hung: it did not stop within 5 s")
+    for seconds in (10.0, 30.0, 90.0):  # a machine may be busy
+        records = run_cells(plans, LocalEngine(cell_seconds=seconds, workers=2), say=silent)
+        hung, stopped, fine = (
+            next(r for r in records if r.config.model_name == m) for m in ("hangs", "linear", "sdpa")
+        )
+        assert hung.status == "failed"
+        assert hung.reason.startswith("hung: it did not stop within 5 s")
+        if stopped.steps and fine.status == "ok":
+            break
     # The one that trains stops as well, where it is given the time to save.
     assert (stopped.status, stopped.steps > 0, plans[1].checkpoint.exists()) == ("interrupted", True, True)
     assert fine.status == "ok"
