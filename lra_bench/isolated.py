@@ -106,7 +106,12 @@ def run_module(module: str, plan: str, seconds: float | None = None) -> Ending:
 
 
 def limit_address_space() -> None:
-    """Let this process have the memory that is free now and no more, so that it fails before the machine does."""
+    """Let this process have the memory that is free now and no more, so that it fails before the machine does.
+
+    On Linux; macOS refuses such limits, and there nothing happens.
+    """
+    if sys.platform != "linux":
+        return
     in_use = psutil.Process().memory_info().vms
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     limit = in_use + psutil.virtual_memory().available

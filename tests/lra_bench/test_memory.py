@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lra_bench.isolated import ENVIRONMENT
+from lra_bench.isolated import ENVIRONMENT, limit_address_space
 from lra_bench.memory import MIB, PeakMemory, check_room, is_out_of_memory, keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -107,6 +107,17 @@ print(next(int(line.split()[1]) for line in lines if line.startswith("AnonHugePa
 def test_the_user_s_own_malloc_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     assert not keep_freed_memory()
+
+
+def test_the_limit_of_the_address_space_is_linux_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.setrlimit", lambda _, limit: limits.append(limit))
+    limit_address_space()
+    assert len(limits) == 1
+    assert limits[0][0] > 2**30
+    monkeypatch.setattr("sys.platform", "darwin")
+    limit_address_space()
+    assert len(limits) == 1
 
 
 def test_a_step_without_room_is_refused() -> None:
