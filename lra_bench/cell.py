@@ -90,6 +90,7 @@ def run_cell(plan: CellPlan) -> Record:
     if not is_main_process() and not failed:
         return record
     if record.status != "ok" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # Whoever has written first in this run knows the cause.
         other = read_record(record_path(plan.out, record.run_id), Record)
         if other and other.created >= started and other.status != "ok":
             return other
