@@ -89,7 +89,7 @@ def run_cell(plan: CellPlan) -> Record:
     failed = record.status not in ("ok", "interrupted")
     if not is_main_process() and not failed:
         return record
-    if record.status != "ok" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if record.status != "ok" and num_processes() > 1:
         # Whoever has written first in this run knows the cause.
         other = read_record(record_path(plan.out, record.run_id), Record)
         if other and other.created >= started and other.status != "ok":
@@ -98,6 +98,11 @@ def run_cell(plan: CellPlan) -> Record:
     if record.status == "ok":
         remove_checkpoint(plan.checkpoint)
     return record
+
+
+def num_processes() -> int:
+    """How many processes share a run, as torchrun counts them."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def is_main_process() -> bool:

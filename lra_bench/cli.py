@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from pathlib import Path
@@ -97,9 +96,10 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
 ) -> None:
     """`bench` with engines: several cells at a time, on this machine or on a Ray cluster; or only the plan."""
+    from .cell import num_processes
     from .sweep import plan_cells
 
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if num_processes() > 1:
         from .config import ConfigError
 
         raise ConfigError("several processes work on one cell at a time: under torchrun use lra-bench run")
@@ -147,7 +147,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run one cell; again, it resumes or says that it is finished. Under torchrun processes share its batches."""
-    from .cell import is_main_process
+    from .cell import is_main_process, num_processes
     from .engines import LocalEngine, TorchrunEngine
     from .sweep import plan_cells
 
@@ -168,7 +168,7 @@ def run(
         print(describe_run(config), end="")
         return
     _check_tensorboard(tensorboard)
-    processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+    processes = num_processes()
     config.per_process(processes)
     first = is_main_process()
     say = _say(quiet or not first)
