@@ -1,24 +1,29 @@
-"""What the operations of an eager training step read and write: its least time on a device bound by its memory.
+"""What the operations of a training step read and write: its least time on a device bound by its memory.
 
-`text` under `compact` in bf16, without dropout, which CPU and GPU do in different operations; counted on a CPU with a
-few sequences and scaled to the protocol's batch.
+`text` under `compact` in bf16, without dropout, which CPU and GPU do in different operations, and without padding;
+counted on a CPU with a few sequences and scaled to the protocol's batch. Of a compiled step the blocks are counted as
+Inductor itself does for the kernels that it makes, the rest is eager.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import warnings
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lra_bench.batching import Batch
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep
 
-BATCH, SEQUENCES = 32, 2
+BATCH, SEQUENCES, LAYERS = 32, 2, 2
 # They hand memory out or look at it differently.
 NO_TRAFFIC = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "_unsafe_view", "detach"}
 
@@ -40,27 +45,62 @@ class Traffic(TorchDispatchMode):
         return result
 
 
+def eager(model: str, length: int, layers: int) -> Traffic:
+    """The traffic of an eager step."""
+    step, batch = build(model, length, layers, compiled=False)
+    step(batch)  # the optimiser's state appears
+    with Traffic() as traffic:
+        step(batch)
+    return traffic
+
+
+def compiled_block(model: str, length: int) -> int:
+    """Bytes that the compiled kernels of a block read and write, forward and backward."""
+    from torch._inductor import compile_fx, config, metrics
+
+    # Inductor counts for its log alone.
+    log = compile_fx.inductor_metrics_log
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    torch.compiler.reset()
+    metrics.reset()
+    step, batch = build(model, length, layers=1, compiled=True)
+    with config.patch(fx_graph_cache=False):
+        step(batch)
+    return metrics.num_bytes_accessed
+
+
+def build(model: str, length: int, layers: int, compiled: bool) -> tuple[TrainingStep, Batch]:
+    """A step and a batch for it."""
+    overrides = {
+        "train.batch_size": SEQUENCES,
+        "data.max_len": length,
+        "model.num_layers": layers,
+        "model.dropout": 0.0,
+        "model.attention_dropout": 0.0,
+    }
+    objective = objective_of(resolve("text", model, "compact", overrides=overrides))
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    step = TrainingStep(objective, objective.build_model().train(), accelerator, compiled)
+    return step, objective.random_batch(full=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="softmax,sdpa,rfa,linear,performer,linformer,reformer")
     parser.add_argument("--length", type=int, default=4096)
     arguments = parser.parse_args()
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-    overrides = {
-        "train.batch_size": SEQUENCES,
-        "data.max_len": arguments.length,
-        "model.dropout": 0.0,
-        "model.attention_dropout": 0.0,
-    }
+    warnings.filterwarnings("ignore")
     for model in arguments.models.split(","):
-        objective = objective_of(resolve("text", model, "compact", overrides=overrides))
-        batch = objective.random_batch()
-        step = TrainingStep(objective, objective.build_model().train(), accelerator)
-        step(batch)  # the optimiser's state appears
-        with Traffic() as traffic:
-            step(batch)
-        gigabytes = traffic.bytes * BATCH / SEQUENCES / 1e9
-        print(f"{model}: {gigabytes:.1f} GB a step of {BATCH} x {arguments.length:,}, {traffic.operations} operations")
+        one, all_ = (eager(model, arguments.length, layers) for layers in (1, LAYERS))
+        outside = one.bytes - (all_.bytes - one.bytes) / (LAYERS - 1)
+        compiled = outside + LAYERS * compiled_block(model, arguments.length)
+        gigabytes, compiled_gigabytes = (n * BATCH / SEQUENCES / 1e9 for n in (all_.bytes, compiled))
+        print(
+            f"{model}, a step of {BATCH} x {arguments.length:,}: {gigabytes:.1f} GB eager in {all_.operations}"
+            f" operations, {compiled_gigabytes:.1f} GB with compiled blocks",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

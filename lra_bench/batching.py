@@ -17,15 +17,20 @@ LENGTH_MULTIPLE = 128
 
 @dataclass(frozen=True)
 class Batch:
-    """tokens: per input `[batch, seq_len]` int64; padding_masks: the same shapes, True = padding; labels `[batch]`."""
+    """tokens: per input `[batch, seq_len]` int64; padding_masks: the same shapes, True = padding; labels `[batch]`.
+
+    full: nothing is padded, and models are told so by getting no masks: flash attention takes none.
+    """
 
     tokens: tuple[Tensor, ...]
     padding_masks: tuple[Tensor, ...]
     labels: Tensor
+    full: bool = False
 
-    def model_inputs(self) -> tuple[Tensor, ...]:
-        """tokens and mask of each input in turn, as the classifiers take them."""
-        return tuple(t for pair in zip(self.tokens, self.padding_masks, strict=True) for t in pair)
+    def model_inputs(self) -> tuple[Tensor | None, ...]:
+        """tokens and mask of each input in turn, as the classifiers take them; None for a full batch's masks."""
+        masks = (None,) * len(self.tokens) if self.full else self.padding_masks
+        return tuple(t for pair in zip(self.tokens, masks, strict=True) for t in pair)
 
 
 class DeviceSplit:

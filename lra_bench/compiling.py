@@ -14,11 +14,12 @@ from .objectives import objective_of
 from .step import TrainingStep
 
 
-def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
+def compiles(config: RunConfig, accelerator: Accelerator, full: bool = False) -> bool:
     """Whether the configuration asks for compilation and its training step compiles here.
 
     The step is compiled now, on a model that is thrown away, so that no later measurement includes it. Where that
-    fails, for want of a compiler or because of the attention, one line on stderr says so.
+    fails, for want of a compiler or because of the attention, one line on stderr says so. full: of the batches that
+    will follow, see Batch.
     """
     if not config.train.compile:
         return False
@@ -27,7 +28,7 @@ def compiles(config: RunConfig, accelerator: Accelerator) -> bool:
         torch.manual_seed(config.seed)
         objective = objective_of(config.per_process(accelerator.num_processes))
         with accelerator.device:
-            batch = objective.random_batch()
+            batch = objective.random_batch(full)
         try:
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # of torch about itself
             TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, True)(batch)

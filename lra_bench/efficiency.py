@@ -254,7 +254,7 @@ def _markdown(group: Group) -> str:
     compiled = sorted({r.machine.compiled for r in group.records if r.mode == "train" and r.profile})
     commits = sorted({r.code.short for r in group.records})
     parts.append(
-        f"Median steps on random tokens; {first.machine.precision} on {first.machine.runtime};"
+        f"Median steps on random tokens without padding; {first.machine.precision} on {first.machine.runtime};"
         f" training {'compiled' if compiled == [True] else 'eager'};"
         f" commit {', '.join(commits)}. Exponent: slope of the logarithms, from 2,048 on. A large matrix product"
         f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."

@@ -57,8 +57,8 @@ class Objective(ABC):
         """The model, newly initialised from torch's seeded generator."""
 
     @abstractmethod
-    def random_batch(self) -> Batch:
-        """A full batch of full-length random tokens on torch's current default device."""
+    def random_batch(self, full: bool = False) -> Batch:
+        """A whole batch of random tokens of full length on torch's current default device; full: see Batch."""
 
     @abstractmethod
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -109,10 +109,10 @@ class Classification(Objective):
             **self._sizes("positions", "pooling", "embedding_std", "head_layers"),
         )
 
-    def random_batch(self) -> Batch:
+    def random_batch(self, full: bool = False) -> Batch:
         tokens = tuple(self._random() for _ in range(self.spec.num_inputs))
         masks = tuple(torch.zeros(self._shape, dtype=torch.bool) for _ in tokens)
-        return Batch(tokens, masks, torch.randint(self.spec.num_classes, self._shape[:1]))
+        return Batch(tokens, masks, torch.randint(self.spec.num_classes, self._shape[:1]), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         return model(*batch.model_inputs())
@@ -145,9 +145,9 @@ class LanguageModelling(Objective):
         # Nearly all segments are full; the last one may be padded.
         return DeviceSplit(split, self.config.data.max_len + 1, device, trim=False)
 
-    def random_batch(self) -> Batch:
+    def random_batch(self, full: bool = False) -> Batch:
         tokens = self._random(extra=1)
-        return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)))
+        return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
         """Losses of all predicted tokens in nats, `[batch, seq_len]`, 0 for padding."""
@@ -217,14 +217,15 @@ class Translation(Objective):
     def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
         return DeviceSplit(split, self.config.data.max_len + 1, device, trim=trim, multiple=self.length_multiple)
 
-    def random_batch(self) -> Batch:
+    def random_batch(self, full: bool = False) -> Batch:
         tokens = self._random(), self._random(extra=1)
         masks = tuple(torch.zeros_like(t, dtype=torch.bool) for t in tokens)
-        return Batch(tokens, masks, torch.zeros(len(tokens[0])))
+        return Batch(tokens, masks, torch.zeros(len(tokens[0])), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
-        source, target = batch.tokens
-        return model(source, batch.padding_masks[0], target[:, :-1])
+        source, source_mask, target, _ = batch.model_inputs()
+        assert target is not None
+        return model(source, source_mask, target[:, :-1])
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         targets = batch.tokens[1][:, 1:]

@@ -55,9 +55,9 @@ def profile_cell(plan: ProfilePlan) -> None:
                 if config.device == "cpu":
                     check_room(estimate.memory_bytes)
             if record.mode == "train":
-                compiled = compiles(config, accelerator)
+                compiled = compiles(config, accelerator, full=True)
                 outcome["machine"] = record.machine.model_copy(update={"compiled": compiled})
-                outcome["profile"] = profile_training(config, accelerator, compiled, PROFILE_SECONDS)
+                outcome["profile"] = profile_training(config, accelerator, compiled, full=True, seconds=PROFILE_SECONDS)
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS)
             outcome |= {"status": "ok", "reason": ""}

@@ -71,19 +71,24 @@ def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> flo
 
 
 def profile_training(
-    config: RunConfig, accelerator: Accelerator, compiled: bool = False, seconds: float = math.inf
+    config: RunConfig,
+    accelerator: Accelerator,
+    compiled: bool = False,
+    full: bool = False,
+    seconds: float = math.inf,
 ) -> StepProfile:
     """Profile the training step at the protocol's batch size and full length, on random tokens on the device.
 
     Of several processes each takes its share of the batch; memory is that of one.
 
-    compiled: as `compiling.compiles` answered, which has to be asked first; seconds: see `time_steps`.
+    compiled: as `compiling.compiles` answered, which has to be asked first; full: without masks, see Batch, else with
+    masks that mark nothing, as a batch with padding costs; seconds: see `time_steps`.
     """
     torch.manual_seed(config.seed)
     processes = accelerator.num_processes
     objective = objective_of(config.per_process(processes))
     with accelerator.device:
-        batch = objective.random_batch()
+        batch = objective.random_batch(full)
     with PeakMemory(accelerator.device) as memory:
         step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, compiled)
         for _ in range(2):  # the optimiser's state appears at the end of the first
@@ -94,11 +99,11 @@ def profile_training(
 
 
 def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: float = math.inf) -> StepProfile:
-    """The same for the forward pass in evaluation, which is never compiled."""
+    """The same for the forward pass in evaluation of a full batch, which is never compiled."""
     torch.manual_seed(config.seed)
     objective = objective_of(config)
     with accelerator.device:
-        batch = objective.random_batch()
+        batch = objective.random_batch(full=True)
     with torch.inference_mode(), accelerator.autocast():
         with PeakMemory(accelerator.device) as memory:
             model = objective.build_model().to(accelerator.device).eval()

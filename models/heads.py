@@ -60,16 +60,25 @@ class PairClassifier(Classifier):
         return 4 * dim
 
     def forward(  # type: ignore[override]
-        self, tokens: Tensor, padding_mask: Tensor, other_tokens: Tensor, other_padding_mask: Tensor
+        self, tokens: Tensor, padding_mask: Tensor | None, other_tokens: Tensor, other_padding_mask: Tensor | None
     ) -> Tensor:
-        """tokens, other_tokens: `[batch, seq_len]`, their lengths may differ; and masks. Returns `[batch, classes]`."""
+        """tokens, other_tokens: `[batch, seq_len]`, their lengths may differ; masks, or None where nothing is padded.
+
+        Returns `[batch, classes]`.
+        """
         # Both documents in one batch of equal length: twice the work per kernel, and random features that are drawn
         # at every pass are the same for both.
+        pairs = ((tokens, padding_mask), (other_tokens, other_padding_mask))
         longest = max(tokens.shape[1], other_tokens.shape[1])
-        both = torch.cat([_lengthen(t, longest, 0) for t in (tokens, other_tokens)])
-        masks = torch.cat([_lengthen(m, longest, True) for m in (padding_mask, other_padding_mask)])
+        both = torch.cat([_lengthen(t, longest, 0) for t, _ in pairs])
+        whole = all(mask is None and t.shape[1] == longest for t, mask in pairs)
+        masks = None if whole else torch.cat([_lengthen(_mask(t, m), longest, True) for t, m in pairs])
         a, b = self.pooled(both, masks).chunk(2)
         return self.head(torch.cat((a, b, a * b, a - b), dim=-1))
+
+
+def _mask(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.zeros_like(tokens, dtype=torch.bool) if mask is None else mask
 
 
 def _lengthen(x: Tensor, length: int, value: int | bool) -> Tensor:

@@ -58,7 +58,7 @@ class Translator(nn.Module):
         self.encoder_blocks, self.encoder_norm = nn.ModuleList(encoder_blocks), nn.LayerNorm(dim)
         self.decoder_blocks, self.decoder_norm = nn.ModuleList(decoder_blocks), nn.LayerNorm(dim)
 
-    def forward(self, source: Tensor, source_mask: Tensor, target: Tensor) -> Tensor:
+    def forward(self, source: Tensor, source_mask: Tensor | None, target: Tensor) -> Tensor:
         """source: `[batch, source_len]`; source_mask: the same, True = padding; target: `[batch, target_len]`.
 
         Returns logits of the token after each of the target's, `[batch, target_len, vocab_size]`.
@@ -66,14 +66,14 @@ class Translator(nn.Module):
         logits, _ = self.decode(target, self.remember(self.encode(source, source_mask), source_mask))
         return logits
 
-    def encode(self, source: Tensor, source_mask: Tensor) -> Tensor:
+    def encode(self, source: Tensor, source_mask: Tensor | None) -> Tensor:
         """Hidden states of the source, `[batch, source_len, dim]`."""
         x = self._embed(source, 0)
         for block in self.encoder_blocks:
             x = block(x, source_mask)
         return self.encoder_norm(x)
 
-    def remember(self, hidden: Tensor, source_mask: Tensor) -> list[Any]:
+    def remember(self, hidden: Tensor, source_mask: Tensor | None) -> list[Any]:
         """What every layer's cross attention keeps of the encoder's output: computed once for a whole translation."""
         blocks = cast("list[CrossBlock]", list(self.decoder_blocks))
         return [block.cross.remember(hidden, source_mask) for block in blocks]

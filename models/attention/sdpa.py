@@ -12,7 +12,8 @@ from .softmax import SoftmaxAttention
 class ScaledDotProductAttention(SoftmaxAttention):
     """`softmax` through torch.nn.functional.scaled_dot_product_attention (Dao et al. 2022 where it dispatches there).
 
-    On a CPU torch has no fused kernel with dropout: attention dropout above 0 falls back to the full matrix.
+    Flash attention takes no padding mask: with one torch falls back to its memory-efficient kernel on a GPU. On a CPU
+    it has no fused kernel with dropout: attention dropout above 0 falls back to the full matrix.
     """
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

@@ -5,6 +5,7 @@ host memory) cannot be done with them.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,14 @@ def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: st
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
     exact, rounded = gradients
     assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.parametrize(("task", "model"), CELLS)
+def test_a_batch_without_padding_needs_no_masks(task: str, model: str) -> None:
+    objective = objective_of(resolve(task, model, "quick", overrides=TINY))
+    network, batch = objective.build_model().eval(), objective.random_batch()
+    full = dataclasses.replace(batch, full=True)
+    torch.testing.assert_close(objective.outputs(network, full), objective.outputs(network, batch))
 
 
 @pytest.mark.usefixtures("no_autocast")

@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch.nn import functional as F
 
-from lra_bench.profiler import time_steps
+from lra_bench.profiler import profile_inference, profile_training, time_steps
+
+from .conftest import tiny
 
 CPU = torch.device("cpu")
 
@@ -31,3 +35,25 @@ def test_slow_steps_are_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> No
 def count_up(step: float) -> Callable[[], float]:
     ticks = itertools.count()
     return lambda: step * next(ticks)
+
+
+@pytest.mark.usefixtures("fast_profile")
+def test_full_batches_leave_sdpa_free_to_use_flash_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no mask. A leaderboard's step has one, as batches with padding do."""
+    masked: list[bool] = []
+    attention = F.scaled_dot_product_attention
+
+    def record(*args: torch.Tensor, attn_mask: torch.Tensor | None, **kwargs: float) -> torch.Tensor:
+        masked.append(attn_mask is not None)
+        return attention(*args, attn_mask=attn_mask, **kwargs)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", record)
+    config, accelerator = tiny("sdpa"), Accelerator(cpu=True)
+    profile_training(config, accelerator, full=True)
+    profile_inference(config, accelerator)
+    assert masked
+    assert not any(masked)
+    masked.clear()
+    profile_training(config, accelerator)
+    assert masked
+    assert all(masked)

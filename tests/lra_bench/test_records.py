@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def _write_many(out: Path, record: Record, first: int) -> None:
 
 def test_eight_writers_lose_nothing(make_record: Callable[..., Record], tmp_path: Path) -> None:
     record = make_record()
-    with ProcessPoolExecutor(8) as pool:
+    with ProcessPoolExecutor(8, get_context("forkserver")) as pool:
         for future in [pool.submit(_write_many, tmp_path, record, 10 * i) for i in range(8)]:
             future.result()
     assert {r.run_id for r in read_records(tmp_path, Record)} == {record.run_id, *(f"run-{i}" for i in range(80))}

@@ -85,6 +85,8 @@ def test_pairs_share_one_encoder_and_ignore_padding(name: str, head_layers: int)
     wide = [torch.nn.functional.pad(t, (0, 20)) for t in (a, b)]
     masks = [torch.arange(w.shape[1]).expand(w.shape) >= t.shape[1] for t, w in zip((a, b), wide, strict=True)]
     torch.testing.assert_close(model(wide[0], masks[0], wide[1], masks[1]), logits, atol=1e-5, rtol=1e-4)
+    assert torch.equal(model(a, None, b, None), logits)
+    torch.testing.assert_close(model(a, None, a.flip(0), None), model(a, none[0], a.flip(0), none[0]))
     pooled = [model.pooled(t, m) for t, m in zip((a, b), none, strict=True)]
     features = torch.cat((pooled[0], pooled[1], pooled[0] * pooled[1], pooled[0] - pooled[1]), dim=-1)
     torch.testing.assert_close(model.head(features), logits, atol=1e-5, rtol=1e-4)
