@@ -24,7 +24,8 @@ def softmax_attention(
     """
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5  # [batch, heads, num_queries, num_keys]
     if padding_mask is not None:
-        scores = scores.masked_fill(padding_mask[:, None, None, :], torch.finfo(scores.dtype).min)
+        # Added to the scores, a mask passes over the matrix once; filled in, backward has to pass over it as well.
+        scores = scores + padding_mask[:, None, None, :].to(scores.dtype) * torch.finfo(scores.dtype).min
     if before is not None:
         scores = scores.masked_fill(~causal_mask(q.shape[2], k.shape[2], before, q.device), torch.finfo(q.dtype).min)
     return F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0.0) @ v
