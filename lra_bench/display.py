@@ -76,12 +76,13 @@ def _note(table: Table) -> str:
     commits = sorted({row_of(table, e)["commit"] for e in table.entries})
     compiled = ", compiled," if r.machine.compiled else ""
     lower = " Lower is better." if lower_is_better(table.metric) else ""
+    ratios = " Speed and memory × are relative to softmax." if table.reference else ""
     several = any(len(e.scores) > 1 for e in table.entries)
     chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
         f" in {r.machine.precision}{compiled} on {r.machine.runtime};"
-        f" commit {', '.join(commits)}. Speed and memory × are relative to softmax."
+        f" commit {', '.join(commits)}.{ratios}"
         f" A rank with = is a tie: the difference is within its 95 % interval ({chance}).{lower}"
     )
     if r.data.dataset.endswith("-synthetic"):

@@ -35,7 +35,7 @@ def rows(tables: Iterable[Table]) -> list[dict[str, Any]]:
                 "model": name,
                 "metric": table.metric,
                 "score": _round(value, 4),
-                "accuracy": _round(value, 2) if table.metric == "accuracy" else None,
+                "accuracy": _round(value, 4) if table.metric == "accuracy" else None,
                 "status": "baseline",
             }
             for name, value in table.baselines.items()
@@ -64,11 +64,11 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         **{f"accuracy{part}": accuracy.get(part) for part in SCORE_PARTS},
         "plateau": table.plateau(entry),
         "test_size": r.data.test_size,
-        "step_time_ms": _round(step_time, 2),
+        "step_time_ms": _round(step_time, 3),
         "steps_per_sec": _round(1e3 / step_time, 3) if step_time else None,
         "tokens_per_sec": _round(entry.profiled("tokens_per_sec"), 0),
-        "peak_memory_mb": _round(entry.profiled("peak_memory_mb"), 1),
-        "speed_vs_softmax": _round(1 / slower, 2) if slower else None,
+        "peak_memory_mb": _round(entry.profiled("peak_memory_mb"), 3),
+        "speed_vs_softmax": _round(1 / slower, 3) if slower else None,
         "memory_vs_softmax": _round(table.ratio(entry, "peak_memory_mb"), 3),
         "params": r.params,
         "params_ratio": _round(r.params_ratio, 4),
@@ -90,16 +90,16 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
 
 def _scores(entry: Entry) -> dict[str, Any]:
     """Mean, deviation, interval and last weights' score under the endings of their columns."""
-    digits = 2 if entry.metric == "accuracy" else 4
     low_high = entry.interval
     return {
-        "": _round(entry.score, digits),
-        "_std": _round(entry.score_std, digits),
-        "_ci95": f"[{low_high[0]:.{digits}f}, {low_high[1]:.{digits}f}]" if low_high else None,
-        "_last": _round(entry.last_score, digits),
+        "": _round(entry.score, 4),
+        "_std": _round(entry.score_std, 4),
+        "_ci95": f"[{low_high[0]:.4f}, {low_high[1]:.4f}]" if low_high else None,
+        "_last": _round(entry.last_score, 4),
     }
 
 
+# Tables for reading round these again, so that they keep more digits than any shows.
 def _round(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
