@@ -33,9 +33,9 @@ class MultiHeadAttention(nn.Module, ABC):
         self.out_proj = nn.Linear(dim, dim, bias=bias)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-        """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding. Returns x's shape.
+        """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding; returns the shape of x.
 
-        Rows at padded positions hold no meaning.
+        None instead of a mask: nothing is padded. Rows at padded positions hold no meaning.
         """
         q, k, v = self._project(x)
         return self._join(self.attend(q, k, v, padding_mask))
@@ -63,7 +63,7 @@ class MultiHeadAttention(nn.Module, ABC):
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        """Mix v by q and k. q, k, v: `[batch, heads, seq_len, head_dim]`; returns the same shape."""
+        """Mix v by q and k, `[batch, heads, seq_len, head_dim]`; returns the same shape. padding_mask: of `forward`."""
 
     def attend_causal(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool
