@@ -1,0 +1,20 @@
+"""Counting what operations read and write."""
+
+import torch
+
+from benchmarks.traffic import Traffic, compiled_block, eager
+
+
+def test_operations_count_what_they_take_and_return() -> None:
+    a, b = torch.ones(4, 8), torch.ones(8, 2)
+    with Traffic() as traffic:
+        product = a @ b  # 32, 16 and 8 numbers
+        product.view(8)[1:].t()  # views move nothing
+        b.expand(5, 8, 2).sum()  # 16 numbers, not 80, and 1
+    assert traffic.bytes == 4 * (32 + 16 + 8 + 16 + 1)
+    assert traffic.operations == 2
+
+
+def test_a_compiled_block_moves_less_than_an_eager_one() -> None:
+    one, two = (eager("linear", 64, layers).bytes for layers in (1, 2))
+    assert 0 < compiled_block("linear", 64) < 0.9 * (two - one)
