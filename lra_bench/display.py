@@ -14,6 +14,8 @@ from .stats import axis_label, decimals, lower_is_better
 from .tables import Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
+# Of the machine's processor time; from there on what else runs shows in a step's time.
+DISTURBED_PERCENT = 10.0
 
 HEADER = {
     "rank": "rank",
@@ -63,6 +65,8 @@ def display(table: Table) -> Display:
         }
         if row["plateau"]:
             row["status"] += f", on the plateau of {row['plateau']}"
+        if (other := row["other_cpu_percent"] or 0) > DISTURBED_PERCENT:
+            row["status"] += f", timed while others took {other:.0f} % of the CPU"
         body.append([str(row[key]) for key in HEADER])
     for name, value in reversed(table.baselines.items()):
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}

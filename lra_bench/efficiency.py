@@ -15,7 +15,7 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .config import RunConfig
-from .display import align
+from .display import DISTURBED_PERCENT, align
 from .isolated import run_module
 from .leaderboard import safe_cell
 from .machine import describe_code, describe_machine
@@ -28,12 +28,14 @@ COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
     " speed_vs_softmax memory_vs_softmax speed_vs_sdpa matmul_share peak_reserved_mb params reason"
     " task protocol overrides settings batch_size threads precision compiled torch python commit timed_steps"
+    " other_cpu_percent"
 ).split()
 CPU_NOTE = (
     " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
     " through the full matrix; and steps of more than an eighth of the free memory return what they free to the"
     " system, which makes them slower.\n"
 )
+DISTURBED_NOTE = f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processor time."
 MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
 
 
@@ -193,6 +195,7 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
         "memory_vs_softmax": memory,
         "speed_vs_sdpa": slower_than_sdpa and 1 / slower_than_sdpa,
         "matmul_share": share,
+        "other_cpu_percent": p.other_cpu_percent if p else None,
     }
     return {
         "model": c.model_name,
@@ -258,6 +261,7 @@ def _markdown(group: Group) -> str:
         f" training {'compiled' if compiled == [True] else 'eager'};"
         f" commit {', '.join(commits)}. Exponent: slope of the logarithms, from 2,048 on. A large matrix product"
         f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."
+        + (DISTURBED_NOTE if any(map(_disturbed, group.records)) else "")
         + (CPU_NOTE if first.config.device == "cpu" else "\n")
     )
     return "\n".join(parts)
@@ -266,7 +270,12 @@ def _markdown(group: Group) -> str:
 def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
     if record is None or record.profile is None:
         return record.status if record else ""
-    return format(getattr(record.profile, field) or math.nan, form)
+    text = format(getattr(record.profile, field) or math.nan, form)
+    return f"{text}*" if field == "step_time_ms" and _disturbed(record) else text
+
+
+def _disturbed(record: ProfileRecord) -> bool:
+    return record.profile is not None and (record.profile.other_cpu_percent or 0) > DISTURBED_PERCENT
 
 
 def _relative(group: Group) -> str:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import psutil
 import torch
 from accelerate import Accelerator
 
@@ -25,11 +26,15 @@ TIMED_STEPS = {"cpu": 10, "cuda": 30}
 
 
 class Timing(NamedTuple):
-    """Median and interquartile range of a step's time in milliseconds, and of how many steps they are."""
+    """Median and interquartile range of a step's time in milliseconds, and of how many steps they are.
+
+    other_cpu_percent: see StepProfile.
+    """
 
     median: float
     iqr: float
     steps: int
+    other_cpu_percent: float | None = None
 
 
 def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = math.inf) -> Timing:
@@ -41,7 +46,7 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
     if device.type == "cuda" or seconds == math.inf:
         for _ in range(WARMUP_STEPS[device.type]):
             step()
-    count = TIMED_STEPS[device.type]
+    count, other = TIMED_STEPS[device.type], None
     if device.type == "cuda":
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         events[0].record()
@@ -51,15 +56,39 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
         torch.cuda.synchronize(device)
         times = [a.elapsed_time(b) for a, b in pairwise(events)]
     else:
+        others = OtherProcesses()
         marks = [time.perf_counter()]
         spent = 0.0
         while len(marks) <= count and (spent < seconds or (len(marks) <= 3 and spent < 3 * seconds)):
             step()
             marks.append(time.perf_counter())
             spent = marks[-1] - marks[0]
+        other = others.percent(spent)
         times = (1e3 * np.diff(marks)).tolist()
     low, median, high = np.percentile(times, [25, 50, 75])
-    return Timing(float(median), float(high - low), len(times))
+    return Timing(float(median), float(high - low), len(times), other)
+
+
+class OtherProcesses:
+    """How much of the machine's processor time others take from now on, other virtual machines included."""
+
+    # The kernel counts processor time in hundredths of a second.
+    SHORTEST_SECONDS = 0.5
+
+    def __init__(self) -> None:
+        self._before = self._seconds()
+
+    @staticmethod
+    def _seconds() -> float:
+        times = psutil.cpu_times()
+        names = ("user", "nice", "system", "irq", "softirq", "steal")
+        return sum(getattr(times, name, 0.0) for name in names) - time.process_time()
+
+    def percent(self, seconds: float) -> float | None:
+        """Of all processors during the `seconds` since the start; None where these are too few to tell."""
+        if seconds < self.SHORTEST_SECONDS:
+            return None
+        return max(0.0, 100 * (self._seconds() - self._before) / (seconds * (psutil.cpu_count() or 1)))
 
 
 def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> float:
@@ -125,4 +154,6 @@ def _profile(
         tokens_per_sec=1e3 * processes * sum(tokens.numel() for tokens in batch.tokens) / timing.median,
         peak_memory_mb=memory.allocated_mb,
         peak_reserved_mb=memory.reserved_mb,
+        # With several processes the others are the run's own.
+        other_cpu_percent=timing.other_cpu_percent if processes == 1 else None,
     )

@@ -158,6 +158,17 @@ def test_tables_and_pictures_with_holes(make_profile: Callable[..., ProfileRecor
     assert write_efficiency_plots(tmp_path, build_groups([make_profile("rfa", 64, None)])) == []
 
 
+def test_times_taken_beside_other_work_are_marked(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
+    alone = make_profile("softmax", 1024, 50.0)
+    assert "*" not in write_efficiency(tmp_path, build_groups([alone])).replace("**", "")
+    assert alone.profile is not None
+    profile = alone.profile.model_copy(update={"other_cpu_percent": 48.26})
+    text = write_efficiency(tmp_path, build_groups([alone.model_copy(update={"profile": profile})]))
+    assert "| 50.0*" in text
+    assert "*: timed while other processes took more than 10 %" in text
+    assert pd.read_csv(tmp_path / "efficiency.csv")["other_cpu_percent"].tolist() == [48.26]
+
+
 def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:
     first = make_profile("rfa", 1024, 5.0)
     train = first.config.train.model_copy(update={"batch_size": 2})

@@ -1,15 +1,19 @@
 """Measured time."""
 
 import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from accelerate import Accelerator
 from torch.nn import functional as F
 
-from lra_bench.profiler import profile_inference, profile_training, time_steps
+from lra_bench.profiler import OtherProcesses, profile_inference, profile_training, time_steps
 
 from .conftest import tiny
 
@@ -18,7 +22,7 @@ CPU = torch.device("cpu")
 
 def test_median_and_spread_leave_warm_up_out(fast_profile: None) -> None:
     durations = iter([0.2, 0.02, 0.04])
-    median, iqr, steps = time_steps(lambda: time.sleep(next(durations)), CPU)
+    median, iqr, steps, _ = time_steps(lambda: time.sleep(next(durations)), CPU)
     assert 29 < median < 60
     assert 9 < iqr < 40
     assert steps == 2
@@ -29,7 +33,8 @@ def test_slow_steps_are_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> No
     for duration, count in ((0.1, 10), (1.0, 3), (2.0, 3), (4.0, 3), (10.0, 1)):
         clock = count_up(duration)
         monkeypatch.setattr(time, "perf_counter", clock)
-        assert time_steps(lambda: None, CPU, seconds=3.0) == (pytest.approx(1e3 * duration), pytest.approx(0), count)
+        timing = time_steps(lambda: None, CPU, seconds=3.0)
+        assert timing[:3] == (pytest.approx(1e3 * duration), pytest.approx(0), count)
 
 
 def count_up(step: float) -> Callable[[], float]:
@@ -57,3 +62,24 @@ def test_full_batches_leave_sdpa_free_to_use_flash_attention(monkeypatch: pytest
     profile_training(config, accelerator)
     assert masked
     assert all(masked)
+
+
+def test_what_others_take_of_the_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve seconds of processor time went by in ten on four processors, four of them this process's."""
+    busy, own = iter([100.0, 112.0]), iter([7.0, 11.0])
+    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=next(busy), idle=50.0))
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(time, "process_time", lambda: next(own))
+    others = OtherProcesses()
+    assert others.percent(0.1) is None
+    assert others.percent(10.0) == pytest.approx(20.0)
+
+
+def test_a_busy_neighbour_is_noticed() -> None:
+    spin = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass"
+    others, started = OtherProcesses(), time.perf_counter()
+    subprocess.run([sys.executable, "-c", spin], check=True)
+    seconds = time.perf_counter() - started
+    found = others.percent(seconds)
+    assert found is not None
+    assert found > 100 * 0.9 / (seconds * (psutil.cpu_count() or 1))  # its second at the least
