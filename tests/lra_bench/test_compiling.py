@@ -65,7 +65,4 @@ def test_a_compiled_run_learns_what_an_eager_one_learns(
         trainer = Trainer(config, build_model(config), task, accelerator, tmp_path / f"{compile_}.pt", compiled)
         curves.append([loss for _, loss in trainer.fit().loss_curve])
         trainer.test()
-    eager, fused = curves
-    assert eager[0] == pytest.approx(fused[0], abs=1e-5)
-    # AdamW makes whole steps of gradients near zero, whose sign is a matter of rounding.
-    assert eager == pytest.approx(fused, abs=1e-3)
+    assert curves[0] == pytest.approx(curves[1], abs=1e-4)
