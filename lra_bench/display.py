@@ -14,7 +14,7 @@ from .stats import axis_label, decimals, lower_is_better
 from .tables import Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
-# Of the machine's processor time; from there on what else runs shows in a step's time.
+# Of the machine's processor time; on an idle shared machine others took up to 7.
 DISTURBED_PERCENT = 10.0
 
 HEADER = {
