@@ -10,7 +10,7 @@ OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $
 OUT_OPTION = $(if $(OUT),--out $(OUT))
 
 .PHONY: help setup bench sweep profile reference leaderboard report bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
-	test-all lint
+	test-all test-cuda lint
 
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
@@ -18,7 +18,7 @@ help:
 	@echo "make sweep ARGS='--workers 2'         bench with several cells at a time; --engine ray, --dry-run"
 	@echo "make profile DEVICE=cpu                step time and memory against length"
 	@echo "make reference DATA=dir,listops=embedded   the grid at full length, nine minutes a call, again until it is done"
-	@echo "make setup | leaderboard | report | test | test-all | lint"
+	@echo "make setup | leaderboard | report | test | test-all | test-cuda | lint"
 	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
 	@echo "make decode                          token by token: a cache of keys against RFA's constant state"
 	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
@@ -82,10 +82,14 @@ bench-batching: $(READY)
 	@$(BIN)/python -m benchmarks.batching_share $(ARGS)
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n auto -m "not slow and not cuda" $(ARGS)
 
 test-all: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto $(ARGS)
+	@$(BIN)/python -m pytest -n auto -m "not cuda" $(ARGS)
+
+# On a machine with a card, which the other tests do not look at.
+test-cuda: $(VENV)/.dev
+	@$(BIN)/python -m pytest -m cuda $(ARGS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

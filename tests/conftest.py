@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 # As many processes as cores: threads of their own would stand in each other's way.
@@ -11,6 +12,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 import pandas as pd
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The tests are of the CPU whatever the machine has; a card has its own, `make test-cuda`."""
+    if config.option.markexpr != "cuda":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +26,14 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     monkeypatch.setenv("LRA_BENCH_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def own_accelerator() -> Iterator[None]:
+    """accelerate keeps a process's first device and precision for every accelerator after it."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def write_reviews(folder: Path, train: int = 200, test: int = 60) -> Path:

@@ -43,13 +43,14 @@ class RecordedGraph(TorchDispatchMode):
                     kept.copy_(new)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("rfa", {}), ("rfa", {"gate": True}), ("linear", {})])
-def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.cuda.CUDAGraph", RecordedGraph)
-    monkeypatch.setattr("torch.cuda.graph", lambda graph: graph)
-    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+# Attentions that `make decode` captures, and their settings.
+CONSTANT_STATES = [("rfa", {}), ("rfa", {"gate": True}), ("linear", {})]
+
+
+def check_captured(name: str, settings: dict[str, Any], device: torch.device) -> None:
+    """Generations by a captured step are those by the layer itself."""
     torch.manual_seed(0)
-    layer = build_attention(name, 32, 4, 64, **settings).eval()
+    layer = build_attention(name, 32, 4, 64, **settings).to(device).eval()
     assert isinstance(layer, MultiHeadAttention)
     ran = 0
 
@@ -61,7 +62,7 @@ def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkey
     captured = CapturedStep(step)
     with torch.inference_mode():
         for length in (6, 3, 9):  # one generation after another, the graph of the first one serves all
-            x = expected = torch.randn(2, 1, 32)
+            x = expected = torch.randn(2, 1, 32, device=device)
             state = expected_state = None
             for token in range(length):
                 x, state = captured(x, state)
@@ -70,3 +71,11 @@ def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkey
                 for ours, theirs in zip(state, expected_state, strict=True):
                     assert torch.allclose(ours, theirs, atol=1e-5)
     assert ran == 3 + 2  # the first token of each, one call before the capture and the capture
+
+
+@pytest.mark.parametrize(("name", "settings"), CONSTANT_STATES)
+def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.CUDAGraph", RecordedGraph)
+    monkeypatch.setattr("torch.cuda.graph", lambda graph: graph)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    check_captured(name, settings, torch.device("cpu"))

@@ -1,10 +1,7 @@
 """Counting what operations read and write."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from accelerate.state import AcceleratorState
 
 from benchmarks.traffic import Traffic, compiled_block, eager
 
@@ -17,14 +14,6 @@ def test_operations_count_what_they_take_and_return() -> None:
         b.expand(5, 8, 2).sum()  # 16 numbers, not 80, and 1
     assert traffic.bytes == 4 * (32 + 16 + 8 + 16 + 1)
     assert traffic.operations == 2
-
-
-@pytest.fixture
-def own_accelerator() -> Iterator[None]:
-    """accelerate keeps a process's first precision, here bf16, for every accelerator after it."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.mark.usefixtures("own_accelerator")

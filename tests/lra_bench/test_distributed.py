@@ -119,7 +119,7 @@ def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path)
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     out, cells = tmp_path / "out", tmp_path / "lra-bench-ray"
     options = ["--task", "text", "--models", "linear,rfa", "--data", reviews, "--threads", "1", *SETTINGS]
-    options += ["--set", "train.steps=1200", "--set", "train.eval_every=400", "--set", "train.checkpoint_every=20"]
+    options += ["--set", "train.steps=600", "--set", "train.eval_every=200", "--set", "train.checkpoint_every=20"]
     command = [sys.executable, "-m", "lra_bench", "sweep", "--engine", "ray", "--out", out, *options]
     sweep = subprocess.Popen(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ray_environment(tmp_path)

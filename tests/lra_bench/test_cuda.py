@@ -1,0 +1,271 @@
+"""A CUDA card against the CPU: `make test-cuda` runs this on a machine that has one, `make test` leaves it out."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map_only
+
+from lra_bench.batching import Batch, DeviceSplit, TrainingOrder
+from lra_bench.build import build_model
+from lra_bench.compiling import compiles
+from lra_bench.config import RunConfig
+from lra_bench.memory import MIB, PeakMemory
+from lra_bench.objectives import Objective, objective_of
+from lra_bench.profiler import profile_training
+from lra_bench.resolve import resolve
+from lra_bench.step import TrainingStep
+from lra_bench.trainer import Trainer
+from models import build_decoder, build_translator
+from tasks import PackedSequences, Split, load_task
+
+from ..benchmarks.test_decode import CONSTANT_STATES, check_captured
+from .conftest import TINY
+from .test_cli import SETTINGS, lra_bench
+from .test_device import CELLS
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no card, or hidden: `make test-cuda` shows it"),
+]
+CPU, CARD = torch.device("cpu"), torch.device("cuda")
+STILL = {**TINY, "model.dropout": 0.0, "model.attention_dropout": 0.0}
+each_cell = pytest.mark.parametrize(("task", "model"), CELLS)
+each_classifier = pytest.mark.parametrize("model", [model for task, model in CELLS if task == "text"])
+each_decoder = pytest.mark.parametrize("model", [model for task, model in CELLS if task == "mt"])
+
+
+@pytest.fixture
+def accelerator(own_accelerator: None) -> Accelerator:
+    return Accelerator()
+
+
+@pytest.fixture
+def bf16_accelerator(own_accelerator: None) -> Iterator[Accelerator]:
+    accelerator = Accelerator(mixed_precision="bf16")
+    yield accelerator
+    accelerator.free_memory()
+
+
+def moved(batch: Batch, device: torch.device) -> Batch:
+    return dataclasses.replace(
+        batch,
+        tokens=tuple(t.to(device) for t in batch.tokens),
+        padding_masks=tuple(t.to(device) for t in batch.padding_masks),
+        labels=batch.labels.to(device),
+    )
+
+
+def padded(batch: Batch) -> Batch:
+    """The last 20 tokens of every other sequence are padding."""
+    masks = tuple(mask.clone() for mask in batch.padding_masks)
+    for mask in masks:
+        mask[::2, -20:] = True
+    tokens = tuple(t.masked_fill(mask, 0) for t, mask in zip(batch.tokens, masks, strict=True))
+    return dataclasses.replace(batch, tokens=tokens, padding_masks=masks)
+
+
+def build_step(config: RunConfig, accelerator: Accelerator, compiled: bool = False) -> tuple[Objective, TrainingStep]:
+    torch.manual_seed(0)
+    objective = objective_of(config)
+    model = objective.build_model().to(accelerator.device).train()
+    return objective, TrainingStep(objective, model, accelerator, compiled)
+
+
+@each_cell
+def test_losses_and_gradients_are_those_of_the_cpu(task: str, model: str) -> None:
+    objective = objective_of(resolve(task, model, "quick", overrides=TINY))
+    network, batch = objective.build_model().eval().double(), padded(objective.random_batch())  # nothing is drawn
+    results = []
+    for device in (CPU, CARD):
+        network.to(device).zero_grad()
+        loss = objective.loss(objective.outputs(network, moved(batch, device)), moved(batch, device))
+        loss.backward()
+        gradients = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
+        results.append(torch.cat([loss.detach().view(1), *gradients]).cpu())
+    torch.testing.assert_close(results[0], results[1])
+
+
+@each_cell
+def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: str) -> None:
+    objective = objective_of(resolve(task, model, "quick", overrides=STILL))
+    network, batch = objective.build_model().to(CARD).train(), moved(objective.random_batch(), CARD)
+    gradients = []
+    for enabled in (False, True):
+        torch.manual_seed(1)
+        network.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
+            loss = objective.loss(objective.outputs(network, batch), batch)
+        loss.backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
+    exact, rounded = gradients
+    assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+
+
+@each_classifier
+def test_compiled_steps_are_the_eager_ones(
+    model: str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = {**STILL, "train.compile": True, "train.precision": "fp32"}
+    config = resolve("text", model, "quick", device="cuda", overrides=overrides)
+    torch.compiler.reset()
+    losses = []
+    with torch._inductor.config.patch(fallback_random=True):  # so that both draw the same
+        assert compiles(config, accelerator), capsys.readouterr().err
+        for compiled in (False, True):
+            objective, step = build_step(config, accelerator, compiled)
+            batch = moved(padded(objective.random_batch()), accelerator.device)
+            torch.manual_seed(1)
+            losses.append([step(batch).item() for _ in range(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@each_cell
+def test_a_training_step_never_waits_for_the_host(task: str, model: str, bf16_accelerator: Accelerator) -> None:
+    # So many tokens that embeddings sort them in their backward pass.
+    config = resolve(task, model, "quick", device="cuda", overrides={**TINY, "data.max_len": 512})
+    objective, step = build_step(config, bf16_accelerator)
+    inputs = [PackedSequences.from_list([[1, 2, 3] * 200] * 24) for _ in range(1 + (task in ("retrieval", "mt")))]
+    data = objective.on_device(Split(tuple(inputs), np.zeros(24, np.int64)).truncate(512), bf16_accelerator.device)
+    order = TrainingOrder(24, config.train.batch_size, seed=0)
+    step(data.batch(order[0]))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in (1, 2):
+            step(data.batch(order[number]))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_batches_from_host_memory_are_those_from_the_card() -> None:
+    packed = PackedSequences.from_list([[1] * n for n in (5, 130, 9)])
+    split, chosen = Split((packed, packed), np.arange(3)), np.array([2, 1])
+    one, other = (DeviceSplit(split, 200, CARD, resident=resident).batch(chosen) for resident in (True, False))
+    for a, b in zip((*one.model_inputs(), one.labels), (*other.model_inputs(), other.labels), strict=True):
+        assert a is not None
+        assert a.device.type == "cuda"
+        assert torch.equal(a, b)  # type: ignore[arg-type]
+
+
+def test_full_batches_go_through_flash_attention_and_padded_ones_do_not(bf16_accelerator: Accelerator) -> None:
+    config = resolve("text", "sdpa", "quick", device="cuda", overrides=STILL)
+    assert config.train.precision == "bf16"
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        profile = profile_training(config, bf16_accelerator, full=True)
+        with pytest.raises(RuntimeError, match="No available kernel"):
+            profile_training(config, bf16_accelerator)
+    assert profile.step_time_ms > 0
+    assert profile.peak_memory_mb
+    assert profile.peak_reserved_mb
+    assert profile.peak_reserved_mb >= profile.peak_memory_mb
+
+
+def test_peak_memory_is_what_tensors_held_at_once() -> None:
+    with PeakMemory(CARD) as memory:
+        before = torch.cuda.memory_allocated() / MIB
+        for _ in range(3):
+            torch.ones(64 * 2**20, dtype=torch.uint8, device=CARD)
+    assert memory.allocated_mb - before == pytest.approx(64, abs=1)
+    assert memory.reserved_mb
+    assert memory.reserved_mb >= 64
+
+
+@each_decoder
+def test_the_same_tokens_are_generated_and_translated(model: str) -> None:
+    config = resolve("mt", model, "quick", overrides=STILL)
+    attention, source = config.attention, torch.randint(3, 13, (3, 9))
+    mask = torch.arange(9) >= torch.tensor([9, 4, 6])[:, None]
+    decoder = build_decoder(attention.name, vocab_size=13, max_len=40, **attention.settings).double().eval()
+    translator = build_translator(
+        attention.name, vocab_size=13, max_len=24, cross=attention.cross, **attention.settings
+    )
+    translator.double().eval()
+    found: list[tuple[Tensor, Tensor]] = []
+    for device in (CPU, CARD):
+        text = decoder.to(device).generate(source.to(device), steps=25)
+        sentences = translator.to(device).translate(
+            source.masked_fill(mask, 0).to(device), mask.to(device), begin=1, end=2, max_steps=20, beam=4
+        )
+        found.append((text.cpu(), sentences.cpu()))
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("name", "settings"), CONSTANT_STATES)
+def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any]) -> None:
+    check_captured(name, settings, CARD)
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(reviews: Path, tmp_path: Path, accelerator: Accelerator) -> None:
+    """But for what a card adds up in another order every time; dropout and redrawn features are the same."""
+    overrides = {**TINY, "model.dropout": 0.1, "train.precision": "fp32"}
+    config, task = resolve("text", "rfa", "quick", device="cuda", overrides=overrides), load_task("text", reviews, 64)
+
+    def trainer(name: str) -> Trainer:
+        torch.manual_seed(0)
+        return Trainer(config, build_model(config), task, accelerator, tmp_path / f"{name}.pt")
+
+    whole = trainer("whole").fit()
+    broken = trainer("broken")
+    step = broken.training_step
+
+    def stopping(batch: Batch) -> Tensor:
+        if broken.progress.step == 7:
+            raise KeyboardInterrupt
+        return step(batch)
+
+    stopping.model, stopping.optimizer = step.model, step.optimizer  # type: ignore[attr-defined]
+    broken.training_step = stopping  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        broken.fit()
+    torch.manual_seed(12345)
+    again = trainer("broken").fit()
+    assert np.array(again.loss_curve) == pytest.approx(np.array(whole.loss_curve), abs=1e-4)
+
+
+@pytest.mark.parametrize("compile_", ["--compile", "--no-compile"])
+def test_bench_on_a_card(reviews: Path, tmp_path: Path, compile_: str) -> None:
+    command = ("bench", "--task", "text", "--models", "sdpa,rfa,performer", "--protocol", "quick", "--data", reviews)
+    done = lra_bench(*command, "--out", tmp_path, compile_, *SETTINGS, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert "runs without torch.compile" not in done.stderr
+    table = pd.read_csv(tmp_path / "leaderboard.csv")
+    table = table[table["status"] != "baseline"]
+    assert (table["status"] == "ok").all()
+    assert set(table["device"]) == {torch.cuda.get_device_name()}
+    assert set(table["precision"]) == {"bf16"}
+    assert set(table["compiled"]) == {compile_ == "--compile"}
+    assert table["peak_memory_mb"].gt(0).all()
+
+
+def test_a_length_that_the_card_has_no_room_for_is_a_row(tmp_path: Path) -> None:
+    command = ("profile", "--models", "softmax,rfa", "--lengths", "256,131072", "--batch-size", "4", "--no-compile")
+    done = lra_bench(*command, "--out", tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "efficiency.csv").set_index(["model", "mode", "seq_len"])["status"]
+    assert table["softmax", "train", 131072] == "oom"
+    assert set(table.drop([("softmax", "train", 131072), ("softmax", "inference", 131072)])) == {"ok"}
+
+
+def test_several_cells_share_a_card(reviews: Path, tmp_path: Path) -> None:
+    command = ("sweep", "--task", "text", "--models", "softmax,rfa", "--protocol", "quick", "--data", reviews)
+    done = lra_bench(*command, "--out", tmp_path, "--workers", "2", *SETTINGS, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_random_states_travel_in_checkpoints() -> None:
+    from lra_bench.checkpoint import random_state, set_random_state
+
+    state = random_state()
+    first = torch.rand(4, device=CARD)
+    set_random_state(tree_map_only(Tensor, torch.clone, state))
+    assert torch.equal(torch.rand(4, device=CARD), first)
