@@ -1,15 +1,18 @@
-"""What the operations of a training step read and write: its least time on a device bound by its memory.
+"""What bounds a training step on a card from below: the bytes that its operations read and write, and the host's time.
 
 `text` under `compact` in bf16, without dropout, which CPU and GPU do in different operations, and without padding;
 counted on a CPU with a few sequences and scaled to the protocol's batch. Of a compiled step the blocks are counted as
-Inductor itself does for the kernels that it makes, the rest is eager.
+Inductor itself does for the kernels that it makes, the rest is eager. The host's time, in which it launches a step's
+operations, is that of a step with next to nothing to compute, here and on one thread.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import time
 import warnings
+from statistics import median
 from typing import Any
 
 import torch
@@ -70,6 +73,18 @@ def compiled_block(model: str, length: int) -> int:
     return metrics.num_bytes_accessed
 
 
+def host_ms(model: str, compiled: bool, steps: int = 100) -> float:
+    """Median milliseconds of a step over a few tokens."""
+    torch.compiler.reset()
+    step, batch = build(model, 8, LAYERS, compiled)
+    times = []
+    for _ in range(10 + steps):
+        started = time.perf_counter()
+        step(batch)
+        times.append(time.perf_counter() - started)
+    return 1e3 * median(times[10:])
+
+
 def build(model: str, length: int, layers: int, compiled: bool) -> tuple[TrainingStep, Batch]:
     """A step and a batch for it."""
     overrides = {
@@ -91,6 +106,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
     for model in arguments.models.split(","):
         one, all_ = (eager(model, arguments.length, layers) for layers in (1, LAYERS))
         outside = one.bytes - (all_.bytes - one.bytes) / (LAYERS - 1)
@@ -98,7 +114,8 @@ def main() -> None:
         gigabytes, compiled_gigabytes = (n * BATCH / SEQUENCES / 1e9 for n in (all_.bytes, compiled))
         print(
             f"{model}, a step of {BATCH} x {arguments.length:,}: {gigabytes:.1f} GB eager in {all_.operations}"
-            f" operations, {compiled_gigabytes:.1f} GB with compiled blocks",
+            f" operations, {compiled_gigabytes:.1f} GB with compiled blocks; on the host"
+            f" {host_ms(model, False):.1f} ms eager, {host_ms(model, True):.1f} ms compiled",
             flush=True,
         )
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.traffic import Traffic, compiled_block, eager
+from benchmarks.traffic import Traffic, compiled_block, eager, host_ms
 
 
 def test_operations_count_what_they_take_and_return() -> None:
@@ -20,3 +20,8 @@ def test_operations_count_what_they_take_and_return() -> None:
 def test_a_compiled_block_moves_less_than_an_eager_one() -> None:
     one, two = (eager("linear", 64, layers).bytes for layers in (1, 2))
     assert 0 < compiled_block("linear", 64) < 0.9 * (two - one)
+
+
+@pytest.mark.usefixtures("own_accelerator")
+def test_the_host_s_time_is_that_of_a_step() -> None:
+    assert 0.1 < host_ms("linear", compiled=False, steps=10) < 1e3

@@ -30,7 +30,7 @@ from tasks import PackedSequences, Split, load_task
 from ..benchmarks.test_decode import CONSTANT_STATES, check_captured
 from .conftest import TINY
 from .test_cli import SETTINGS, lra_bench
-from .test_device import CELLS
+from .test_device import CELLS, check_bf16
 
 pytestmark = [
     pytest.mark.cuda,
@@ -96,18 +96,7 @@ def test_losses_and_gradients_are_those_of_the_cpu(task: str, model: str) -> Non
 
 @each_cell
 def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: str) -> None:
-    objective = objective_of(resolve(task, model, "quick", overrides=STILL))
-    network, batch = objective.build_model().to(CARD).train(), moved(objective.random_batch(), CARD)
-    gradients = []
-    for enabled in (False, True):
-        torch.manual_seed(1)
-        network.zero_grad()
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=enabled):
-            loss = objective.loss(objective.outputs(network, batch), batch)
-        loss.backward()
-        gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
-    exact, rounded = gradients
-    assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+    check_bf16(task, model, "cuda")
 
 
 @each_classifier
