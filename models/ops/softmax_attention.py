@@ -27,7 +27,8 @@ def softmax_attention(
         # Added to the scores, a mask passes over the matrix once; filled in, backward has to pass over it as well.
         scores = scores + padding_mask[:, None, None, :].to(scores.dtype) * torch.finfo(scores.dtype).min
     if before is not None:
-        scores = scores.masked_fill(~causal_mask(q.shape[2], k.shape[2], before, q.device), torch.finfo(q.dtype).min)
+        unseen = ~causal_mask(q.shape[2], k.shape[2], before, q.device)
+        scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
     return F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0.0) @ v
 
 

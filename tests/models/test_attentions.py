@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models import build_attention, build_classifier, list_attentions
+from models.ops.softmax_attention import softmax_attention
 
 DIM, HEADS, MAX_LEN = 16, 2, 64
 ATTENTIONS = list_attentions()
@@ -160,3 +161,14 @@ def test_softmax_is_the_textbook_formula() -> None:
             mixed = sum(weights[i] * v[0, i, head] for i in range(6))
             expected[0, t, head * DIM // HEADS : (head + 1) * DIM // HEADS] = mixed
     torch.testing.assert_close(attention(x), attention.out_proj(expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("before", [None, 0])
+def test_explicit_softmax_takes_float32_under_bf16_autocast(before: int | None) -> None:
+    """Its scores are bf16 then, into which float32's smallest number does not fit."""
+    q, k, v = torch.randn(3, 2, HEADS, 8, 4).unbind(0)
+    mask = lengths_to_mask([8, 5], 8)
+    exact = softmax_attention(q, k, v, mask, before=before)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded = softmax_attention(q, k, v, mask, before=before)
+    torch.testing.assert_close(rounded.float(), exact, atol=0.05, rtol=0.05)
