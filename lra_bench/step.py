@@ -29,17 +29,20 @@ class TrainingStep:
         self, objective: Objective, model: nn.Module, accelerator: Accelerator, compiled: bool = False
     ) -> None:
         train = objective.config.train
-        self.objective, self.accelerator, self.clip_norm = objective, accelerator, train.clip_norm
+        self.objective, self.clip_norm = objective, train.clip_norm
         if compiled:
             compile_blocks(model)
-        self.model, self.optimizer = accelerator.prepare(model, build_optimizer(model, train))
+        # Autocast and gradients shared among processes are the prepared model's own. In bf16 no loss is scaled, so that
+        # the rest needs no more than torch, whose calls take the host less time than accelerate's around them.
+        self.model = accelerator.prepare(model)
+        self.optimizer = build_optimizer(self.model, train)
 
     def __call__(self, batch: Batch) -> Tensor:
         """One update. Returns the loss, detached, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
-        self.accelerator.backward(loss)
+        loss.backward()
         if self.clip_norm:
-            self.accelerator.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimizer.step()
         return loss.detach()
