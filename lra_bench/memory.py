@@ -64,7 +64,10 @@ class PeakMemory:
         # Kineto logs its start and its stop otherwise.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._baseline = _reset_peak_resident()
-        self._trace = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True)
+        # torch 2.11 warns unless events of several cycles, of which there is one, are asked for.
+        self._trace = torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+        )
         self._trace.__enter__()
         return self
 
