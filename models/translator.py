@@ -126,9 +126,9 @@ class Translator(nn.Module):
             for step in range(min(max_steps, self.max_len)):
                 logits, states = self.decode(tokens[:, -1:], memories, states, step, keep_state=True)
                 gains = logits[:, 0].float().log_softmax(dim=-1)
-                gains[:, 0] = -torch.inf
-                gains[finished] = -torch.inf
-                gains[finished, 0] = 0.0  # only padding follows an end, at no cost
+                # Only padding follows an end, at no cost, and nothing else does it.
+                gains = gains.masked_fill(finished.unsqueeze(-1), -torch.inf)
+                gains[:, 0] = torch.where(finished, 0.0, -torch.inf)
                 totals = (scores.unsqueeze(-1) + gains.view(batch, beam, -1)).flatten(1)  # [batch, beam * vocab]
                 scores, best = totals.topk(beam)
                 chosen = (rows + best // gains.shape[-1]).flatten()
