@@ -26,6 +26,9 @@ GRACE_SECONDS = 60.0
 
 Stopper = Literal["", "user", "time"]
 
+# Whether this process was told to stop: see stop_on_sigterm.
+_told_to_stop = threading.Event()
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -134,6 +137,7 @@ def stop_on_sigterm() -> None:
     """
 
     def stop(signum: int, frame: object) -> None:
+        _told_to_stop.set()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt
 
@@ -144,9 +148,10 @@ def stop_on_sigterm() -> None:
 def deferred_interrupt() -> Iterator[Callable[[], None]]:
     """Within it Ctrl-C and SIGTERM wait until what it yields is called, which then raises KeyboardInterrupt.
 
-    So a loop can end between two steps, never in the middle of one.
+    So a loop can end between two steps, never in the middle of one. A SIGTERM before it counts as well: what is raised
+    while Python runs the callback of a weak reference, as estimating a step's memory does, is printed and lost.
     """
-    told = False
+    told = _told_to_stop.is_set()
 
     def note(signum: int, frame: object) -> None:
         nonlocal told

@@ -146,3 +146,23 @@ def test_no_reader_sees_half_a_file_whenever_its_writer_is_killed(tmp_path: Path
         writer.join()
         content = json.loads(path.read_text())
         assert content == content[:1] * 20_000
+
+
+def test_a_process_told_to_stop_in_a_callback_that_loses_errors_stops_at_its_first_step() -> None:
+    code = """
+import os, signal, weakref
+from lra_bench.isolated import deferred_interrupt, stop_on_sigterm
+stop_on_sigterm()
+watched = {1}
+weakref.finalize(watched, os.kill, os.getpid(), signal.SIGTERM)
+del watched
+print("not stopped yet")
+try:
+    with deferred_interrupt() as check:
+        check()
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["not stopped yet", "stopped"]
+    assert "KeyboardInterrupt" in done.stderr
