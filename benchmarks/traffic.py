@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import time
 import warnings
 from statistics import median
 from typing import Any
@@ -23,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from lra_bench.batching import Batch
 from lra_bench.objectives import objective_of
+from lra_bench.profiler import time_steps
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep
 
@@ -73,16 +73,11 @@ def compiled_block(model: str, length: int) -> int:
     return metrics.num_bytes_accessed
 
 
-def host_ms(model: str, compiled: bool, steps: int = 100) -> float:
+def host_ms(model: str, compiled: bool) -> float:
     """Median milliseconds of a step over a few tokens."""
     torch.compiler.reset()
     step, batch = build(model, 8, LAYERS, compiled)
-    times = []
-    for _ in range(10 + steps):
-        started = time.perf_counter()
-        step(batch)
-        times.append(time.perf_counter() - started)
-    return 1e3 * median(times[10:])
+    return median(time_steps(lambda: step(batch), torch.device("cpu")).median for _ in range(11))
 
 
 def build(model: str, length: int, layers: int, compiled: bool) -> tuple[TrainingStep, Batch]:

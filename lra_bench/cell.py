@@ -19,7 +19,7 @@ from tasks import Metric, Task, load_task, trivial_baselines
 
 from .checkpoint import remove_checkpoint
 from .config import RunConfig
-from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
+from .isolated import deferred_interrupt, end_with_parent, limit_address_space, stop_on_sigterm
 from .machine import describe_machine
 from .plugins import load_plugins
 from .records import DataRecord, Record, Result, Score, now, read_record, record_path, write_record
@@ -125,11 +125,13 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     torch.set_num_threads(threads)
     load_plugins(config.plugins)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
-    # An attention may need real values; then its operations stay unknown, but it runs all the same.
+    # An attention may need real values; then its operations stay unknown, but it runs all the same. An interrupt has to
+    # wait: raised among torch's fake tensors it is lost at times, or ends the process.
     estimate = None
-    with suppress(Exception):
+    with deferred_interrupt() as check, suppress(Exception):
         estimate = estimate_step(config)
         outcome["flops_per_step"] = estimate.flops
+    check()
     if config.device == "cpu":
         needed = estimate.memory_bytes if estimate else 0
         check_room(needed)

@@ -149,7 +149,7 @@ def deferred_interrupt() -> Iterator[Callable[[], None]]:
     """Within it Ctrl-C and SIGTERM wait until what it yields is called, which then raises KeyboardInterrupt.
 
     So a loop can end between two steps, never in the middle of one. A SIGTERM before it counts as well: what is raised
-    while Python runs the callback of a weak reference, as estimating a step's memory does, is printed and lost.
+    while Python runs the callback of a weak reference is printed and lost.
     """
     told = _told_to_stop.is_set()
 

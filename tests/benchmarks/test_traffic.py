@@ -24,4 +24,4 @@ def test_a_compiled_block_moves_less_than_an_eager_one() -> None:
 
 @pytest.mark.usefixtures("own_accelerator")
 def test_the_host_s_time_is_that_of_a_step() -> None:
-    assert 0.1 < host_ms("linear", compiled=False, steps=10) < 1e3
+    assert 0.1 < host_ms("linear", compiled=False) < 1e3

@@ -3,6 +3,7 @@
 import itertools
 import json
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from lra_bench.cell import run_cell
+from lra_bench.config import RunConfig
 from lra_bench.records import Record, read_record, record_path
 from tasks.files import atomic_path
 
@@ -166,3 +168,19 @@ except KeyboardInterrupt:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["not stopped yet", "stopped"]
     assert "KeyboardInterrupt" in done.stderr
+
+
+def test_a_cell_told_to_stop_while_its_memory_is_estimated_is_interrupted(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(config: RunConfig) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("what torch at times makes of an interrupt")
+
+    monkeypatch.setattr("lra_bench.build.estimate_step", stopped)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        record = run_cell(plans_of(reviews, tmp_path, "linear")[0])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (record.status, record.steps) == ("interrupted", 0)
