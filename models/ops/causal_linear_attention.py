@@ -132,9 +132,11 @@ def linear_attention_step(
         weight = weight.mul_(g).add_(1.0 - g)
         sums = sums.mul_(g[..., None, None])
     sums = sums.addcmul_(phi_k.to(sums.dtype).unsqueeze(-2), values.unsqueeze(-1))
-    out = (phi_q.to(sums.dtype).unsqueeze(-2) @ sums.transpose(-1, -2)).squeeze(-2)
+    phi_q = phi_q.to(sums.dtype).unsqueeze(-2)
+    # Compiled, a sum of products is read in the pass that updates; a matmul would read the state a second time.
+    summed = (phi_q * sums).sum(-1) if torch.compiler.is_compiling() else (phi_q @ sums.transpose(-1, -2)).squeeze(-2)
     floor = eps * weight.clamp_max(1.0).unsqueeze(-1)
-    return (out[..., :-1] / torch.maximum(out[..., -1:], floor)).to(v.dtype), LinearState(sums, weight)
+    return (summed[..., :-1] / torch.maximum(summed[..., -1:], floor)).to(v.dtype), LinearState(sums, weight)
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:
