@@ -36,6 +36,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "softmax": ("softmax", {}, False),
     "sdpa": ("sdpa", {}, False),
     "linear": ("linear", {}, False),
+    "linear compiled": ("linear", {}, True),
     "rfa": ("rfa", {}, False),
     "rfa-gate": ("rfa", {"gate": True}, False),
     "softmax compiled": ("softmax", {}, True),
