@@ -1,5 +1,6 @@
 """The linear transformer, RFA's own baseline."""
 
+import torch
 from torch import Tensor
 
 from ..ops.causal_linear_attention import LinearState, causal_linear_attention
@@ -22,7 +23,10 @@ class LinearAttention(MultiHeadAttention):
     def attend_causal(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: LinearState | None, keep_state: bool
     ) -> tuple[Tensor, LinearState | None]:
-        y, state = causal_linear_attention(elu_features(q), elu_features(k), v, state=state, eps=EPSILON)
+        phi_q, phi_k = elu_features(q), elu_features(k)
+        if q.shape[2] == 1:  # compiled decoding would make them anew for every row of the state, were they not kept
+            phi_q, phi_k = torch.cat((phi_q, phi_k)).chunk(2)
+        y, state = causal_linear_attention(phi_q, phi_k, v, state=state, eps=EPSILON)
         return y, state if keep_state else None
 
     def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:

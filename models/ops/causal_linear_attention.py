@@ -121,8 +121,6 @@ def linear_attention_step(
     which spares a copy of it per token.
     """
     sums, weight = state
-    if torch.compiler.is_compiling():  # made once and kept, not anew for every row of the state
-        phi_q, phi_k = torch.cat((phi_q, phi_k)).chunk(2)
     if torch.is_grad_enabled():
         sums, weight = sums.clone(), weight.clone()
     values = F.pad(v.to(sums.dtype), (0, 1), value=1.0)
