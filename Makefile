@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# torch's trace of memory warns of every tensor older than itself.
+export TORCH_CPP_LOG_LEVEL = ERROR
 
 # Variables of the command line, passed on when given.
 OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
