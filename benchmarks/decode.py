@@ -36,10 +36,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "softmax": ("softmax", {}, False),
     "sdpa": ("sdpa", {}, False),
     "linear": ("linear", {}, False),
-    "linear compiled": ("linear", {}, True),
     "rfa": ("rfa", {}, False),
     "rfa-gate": ("rfa", {"gate": True}, False),
     "softmax compiled": ("softmax", {}, True),
+    "linear compiled": ("linear", {}, True),
     "rfa compiled": ("rfa", {}, True),
     "rfa-gate compiled": ("rfa", {"gate": True}, True),
 }
@@ -157,17 +157,17 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     """decode.png and decode.svg: speed and memory relative to softmax against length."""
     figure = new_figure(title, width=11.0)
     panels = (("speed_vs_softmax", "speed relative to softmax with a cache"), ("memory_vs_softmax", "memory, likewise"))
-    names = list(dict.fromkeys(frame["model"]))
+    names = [name for name in VARIANTS if name in set(frame["model"])]
     for axes, (column, label) in zip(figure.subplots(1, 2), panels, strict=True):
-        for number, name in enumerate(names):
-            rows = frame[frame["model"] == name]
+        for name in names:
+            rows, model = frame[frame["model"] == name], name.removesuffix(" compiled")
             axes.plot(
                 rows["length"],
                 rows[column],
-                marker=MARKERS[number % len(MARKERS)],
+                marker=MARKERS[names.index(model) % len(MARKERS)],
                 markersize=5,
-                linestyle="--" if name.endswith("compiled") else "-",
-                color=colour_of(name.removesuffix(" compiled"), names),
+                linestyle="-" if name == model else "--",
+                color=colour_of(model, names),
                 label=name,
             )
         axes.set_xscale("log", base=2)
@@ -217,7 +217,7 @@ def main() -> None:
         frame = pd.DataFrame(rows)
         print(frame[frame["length"] == length].round(3).to_string(index=False, header=len(rows) == len(VARIANTS)))
         frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch, commit=code.short)
-        frame.to_csv(arguments.out / "decode.csv", index=False, float_format="%.3f")
+        frame.to_csv(arguments.out / "decode.csv", index=False, float_format="%.6g")
     shape = f"batch {arguments.batch}, {arguments.heads} heads of {arguments.dim // arguments.heads}"
     draw(arguments.out, frame, f"decoding token by token, one layer, {shape}, {machine.device}")
     print(f"written: {arguments.out / 'decode.csv'}, {arguments.out / 'decode.png'}, {arguments.out / 'decode.svg'}")
