@@ -3,8 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# torch's trace of memory warns of every tensor older than itself.
-export TORCH_CPP_LOG_LEVEL = ERROR
 
 # Variables of the command line, passed on when given.
 OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
@@ -68,6 +66,8 @@ $(VENV)/.peers: $(READY)
 bench-attention: $(VENV)/.peers
 	@$(BIN)/python -m benchmarks.attention $(OUT_OPTION) $(ARGS)
 
+# torch's trace of memory warns of every tensor older than itself.
+decode: export TORCH_CPP_LOG_LEVEL = ERROR
 decode: $(READY)
 	@$(BIN)/python -m benchmarks.decode $(OUT_OPTION) $(ARGS)
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -43,8 +44,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
     "rfa compiled": ("rfa", {}, True),
     "rfa-gate compiled": ("rfa", {"gate": True}, True),
 }
-# Weights are constants, to be packed; a gated state is made of more tensors than Inductor reads in one pass by itself.
-FOR_INFERENCE = {"freezing": True, "realize_reads_threshold": 8}
 # A length is measured again until the asked rounds are done, but for at least and at most so long: a round of short
 # generations is over in a fraction of a second.
 LEAST_SECONDS, MOST_SECONDS = 10.0, 100.0
@@ -78,6 +77,21 @@ class CapturedStep:
         self.x.copy_(x)
         self.graph.replay()
         return self.y, self.after
+
+
+@contextmanager
+def for_inference() -> Iterator[None]:
+    """No gradients; and what torch.compile compiles packs its weights, as constants, and multiplies by oneDNN."""
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    # What makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
+    matmul.fp32_precision = "tf32"
+    try:
+        # A gated state is made of more tensors than Inductor by itself reads in one pass.
+        with torch.inference_mode(), inductor_config.patch(freezing=True, realize_reads_threshold=8):
+            yield
+    finally:
+        matmul.fp32_precision = before
 
 
 def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
@@ -204,15 +218,13 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     keep_freed_memory()
-    # What makes Inductor choose oneDNN. Processors without TF32, all but the latest, compute in float32 as before.
-    torch.backends.mkldnn.matmul.fp32_precision = "tf32"
-    with torch.inference_mode():
+    with for_inference():
         x = torch.randn(arguments.batch, 1, arguments.dim, device=arguments.device)
     machine, code = describe_machine(arguments.device, "fp32"), describe_code()
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
     for length in map(int, arguments.lengths.split(",")):
-        with torch.inference_mode(), inductor_config.patch(FOR_INFERENCE):
+        with for_inference():
             rows += measure(arguments, x, length)
         frame = pd.DataFrame(rows)
         print(frame[frame["length"] == length].round(3).to_string(index=False, header=len(rows) == len(VARIANTS)))

@@ -1,5 +1,6 @@
-"""The captured graph of `make decode`, tried without a card: what a graph records and replays, in plain operations."""
+"""Fast steps of `make decode` are the layer's own: compiled ones, and the captured graph without a card."""
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.decode import CapturedStep
+from benchmarks.decode import VARIANTS, CapturedStep, build_step, for_inference, generate
 from models import MultiHeadAttention, build_attention
 
 
@@ -79,3 +80,20 @@ def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any], monkey
     monkeypatch.setattr("torch.cuda.graph", lambda graph: graph)
     monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
     check_captured(name, settings, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name.endswith("compiled")])
+def test_a_compiled_step_is_the_step(name: str) -> None:
+    torch.compiler.reset()
+    arguments = Namespace(dim=32, heads=4, device="cpu")
+    eager, compiled = (build_step(each, arguments, 12) for each in (name.removesuffix(" compiled"), name))
+    with for_inference():
+        x = torch.randn(2, 1, 32)
+        for length in (5, 12):
+            _, expected, expected_state = generate(eager, x, length)
+            _, y, state = generate(compiled, x, length)
+            torch.testing.assert_close(y, expected, atol=1e-5, rtol=1e-4)
+    for ours, theirs in zip(state, expected_state, strict=True):
+        if name == "softmax compiled" and isinstance(ours, Tensor):
+            ours, theirs = ours[:, :, :12], theirs[:, :, :12]  # what lies behind was never written
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
