@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention.base import MultiHeadAttention
-from .encoder import Block, build_layers, sinusoidal_positions
+from .encoder import Block, Dropout, build_layers, sinusoidal_positions
 from .registry import require_forms
 from .vocabulary import AdaptiveVocabulary, Vocabulary
 
@@ -47,7 +47,7 @@ class LanguageModel(nn.Module):
             self.positions: Tensor = nn.Parameter(torch.randn(max_len, dim) * 0.02)
         else:
             self.register_buffer("positions", sinusoidal_positions(max_len, dim), persistent=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim)
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .attention.base import MultiHeadAttention
+from .ops.dropout import drop
 from .registry import build_attention
 
 
@@ -20,6 +21,13 @@ def sinusoidal_positions(max_len: int, dim: int) -> Tensor:
     return table
 
 
+class Dropout(nn.Dropout):
+    """torch's module on `ops.dropout`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return drop(x, self.p) if self.training else x
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)) (pre-norm: Xiong et al. 2020)."""
 
@@ -29,9 +37,9 @@ class Block(nn.Module):
         self.attention = attention
         self.mlp_norm = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(
-            nn.Linear(dim, mlp_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(mlp_dim, dim), nn.Dropout(dropout)
+            nn.Linear(dim, mlp_dim), nn.GELU(), Dropout(dropout), nn.Linear(mlp_dim, dim), Dropout(dropout)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), padding_mask=padding_mask))
@@ -63,7 +71,7 @@ class Encoder(nn.Module):
             self.positions: Tensor = nn.Parameter(torch.randn(num_positions, dim) * 0.02)
         else:
             self.register_buffer("positions", sinusoidal_positions(num_positions, dim), persistent=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim)
 

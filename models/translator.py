@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_map_only
 
 from .attention.base import MultiHeadAttention
 from .decoder import DecoderBlock, States
-from .encoder import Block, build_layers, sinusoidal_positions
+from .encoder import Block, Dropout, build_layers, sinusoidal_positions
 from .registry import require_forms
 from .vocabulary import Vocabulary
 
@@ -54,7 +54,7 @@ class Translator(nn.Module):
         self.vocabulary = Vocabulary(vocab_size, dim)
         self.register_buffer("positions", sinusoidal_positions(max_len, dim), persistent=False)
         self.positions: Tensor
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.encoder_blocks, self.encoder_norm = nn.ModuleList(encoder_blocks), nn.LayerNorm(dim)
         self.decoder_blocks, self.decoder_norm = nn.ModuleList(decoder_blocks), nn.LayerNorm(dim)
 

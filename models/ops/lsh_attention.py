@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .dropout import drop
+
 # Added to a query's score with itself, so that it attends to itself only where there is nothing else (section 2).
 SELF_PENALTY = -1e5
 
@@ -64,7 +66,7 @@ def lsh_attention(
     largest = scores.detach().amax(dim=-1, keepdim=True)
     weights = (scores - largest).exp()
     total = weights.sum(dim=-1, keepdim=True)
-    mixed = F.dropout(weights, dropout, training=dropout > 0.0) @ _with_chunk_before(v)
+    mixed = drop(weights, dropout) @ _with_chunk_before(v)
     sums = torch.cat((mixed.to(total.dtype), total, largest), dim=-1).flatten(2, 3).flatten(0, 1)
     sums = _take_rows(sums, rank.flatten(0, 1)[:, None], order.flatten(0, 1)[:, None])
     mixed, total, largest = sums.view(batch, heads, rounds, padded_len, -1).split((head_dim, 1, 1), dim=-1)

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+
+from .dropout import drop
 
 
 def softmax_attention(
@@ -29,7 +30,7 @@ def softmax_attention(
     if before is not None:
         unseen = ~causal_mask(q.shape[2], k.shape[2], before, q.device)
         scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)
-    return F.dropout(scores.softmax(dim=-1), dropout, training=dropout > 0.0) @ v
+    return drop(scores.softmax(dim=-1), dropout) @ v
 
 
 def causal_mask(num_queries: int, num_keys: int, before: int, device: torch.device) -> Tensor:
