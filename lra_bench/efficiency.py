@@ -32,8 +32,8 @@ COLUMNS = (
 ).split()
 CPU_NOTE = (
     " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
-    " through the full matrix; and steps of more than an eighth of the free memory return what they free to the"
-    " system, which makes them slower.\n"
+    " through the full matrix, with torch's own dropout, which is slower than that of the other models; and steps of"
+    " more than an eighth of the free memory return what they free to the system, which makes them slower.\n"
 )
 DISTURBED_NOTE = f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processor time."
 MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory

@@ -288,13 +288,14 @@ def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_readme_names_what_exists() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_documents_name_what_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"make ([a-z-]+)", text):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for link in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / link).exists(), link
+    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        text = document.read_text(encoding="utf-8")
+        for target in re.findall(r"make ([a-z-]+)", text):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (document.parent / link).exists(), link
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
