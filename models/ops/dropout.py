@@ -12,7 +12,7 @@ def drop(x: Tensor, p: float) -> Tensor:
     """Each element of x set to zero with probability p, the others divided by 1 - p (Srivastava et al. 2014).
 
     On a CPU p is rounded to a multiple of 2^-16 and the numbers are those of torch's generator, eager and compiled
-    alike: torch draws 24 bits or more for every element, and compiled one element at a time. Elsewhere it is torch's.
+    alike: torch makes a draw of its own for every element, and compiled one after the other. Elsewhere it is torch's.
     x: any shape and floating type. Returns the same. Raises ValueError for p outside 0 to 1.
     """
     if p == 0.0:
