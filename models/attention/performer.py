@@ -1,5 +1,6 @@
 """Performer: softmax attention through positive orthogonal random features."""
 
+import functools
 from typing import Literal
 
 import torch
@@ -37,6 +38,7 @@ class PerformerAttention(MultiHeadAttention):
         super().__init__(dim, num_heads, max_len, **shared)  # type: ignore[arg-type]
         if num_features < 1:
             raise ValueError(f"num_features is {num_features}; expected at least 1")
+        _keep_counting_uncompiled()
         self.kernel, self.redraw_every, self.orthogonal = kernel, redraw_every, orthogonal
         self.passes = 0
         self.projection: Tensor
@@ -55,7 +57,6 @@ class PerformerAttention(MultiHeadAttention):
         """Inverse of `get_extra_state`."""
         self.passes = int(state)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # a count that changes would compile anew at every pass
     def _count_pass(self) -> None:
         self.passes += 1
         if self.redraw_every and self.passes % self.redraw_every == 0:
@@ -71,3 +72,13 @@ class PerformerAttention(MultiHeadAttention):
             phi_k = positive_features(k, self.projection, padding_mask, per_row=False)
         # Nothing cancels among positive features; the guard is only against dividing by zero.
         return linear_attention(phi_q, phi_k, v, padding_mask, eps=1e-6)
+
+
+@functools.cache
+def _keep_counting_uncompiled() -> None:
+    """Leave the count of passes out of compiled graphs, which would be compiled anew whenever it changes.
+
+    Called by the first Performer that is built: as a decorator it would import the compiler, more than a second,
+    wherever `models` is imported.
+    """
+    PerformerAttention._count_pass = torch.compiler.disable(PerformerAttention._count_pass)  # type: ignore[method-assign]

@@ -1,5 +1,8 @@
 """torch.compile changes nothing but the time."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -44,3 +47,8 @@ def test_a_compiled_layer_is_compiled_once(name: str) -> None:
             layer(x)
     if name == "rfa":
         assert not torch.equal(first, second)  # other random matrices at every pass, compiled or not
+
+
+def test_the_compiler_is_imported_only_where_something_is_compiled() -> None:
+    code = "import sys, models, lra_bench.sweep; assert 'torch' in sys.modules and 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
