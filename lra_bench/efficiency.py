@@ -279,7 +279,10 @@ def _disturbed(record: ProfileRecord) -> bool:
 
 
 def _relative(group: Group) -> str:
-    """Speed and memory of training relative to softmax at the lengths of the papers' tables."""
+    """Speed and memory of training relative to softmax at the lengths of the papers' tables.
+
+    Starred where the time of either was disturbed.
+    """
     lengths = [n for n in group.lengths if n in (1024, 2048, 3072, 4096)]
     if "softmax" not in group.labels or not lengths:
         return ""
@@ -287,10 +290,12 @@ def _relative(group: Group) -> str:
     for name in group.labels:
         cells = []
         for n in lengths:
-            record = group.find(name, "train", n)
+            record, softmax = group.find(name, "train", n), group.find("softmax", "train", n)
             slower = group.ratio(record, "softmax", "step_time_ms") if record else None
             memory = group.ratio(record, "softmax", "peak_memory_mb") if record else None
-            cells.append(f"{1 / slower:.1f} / {memory:.2f}" if slower and memory else record.status if record else "")
+            star = "*" if any(r and _disturbed(r) for r in (record, softmax)) else ""
+            figures = f"{1 / slower:.1f}{star} / {memory:.2f}" if slower and memory else ""
+            cells.append(figures or (record.status if record else ""))
         body.append([name, *cells, "here"])
     body += [[model, *cells, "Tay et al. 2021, Table 2 (TPU)"] for model, cells in published_length_ratios(lengths)]
     header = ["speed / memory", *(f"{n:,}" for n in lengths), "source"]

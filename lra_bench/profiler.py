@@ -41,13 +41,12 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
     """Time a step again and again, after warm-up.
 
     seconds: on a CPU, once so much time is spent three timed steps are enough, after three times as much a single one
-    is, and nothing more is run to warm up.
+    is, the one that should have warmed up where there is no other.
     """
-    if device.type == "cuda" or seconds == math.inf:
-        for _ in range(WARMUP_STEPS[device.type]):
-            step()
-    count, other = TIMED_STEPS[device.type], None
+    warmup, count, other = WARMUP_STEPS[device.type], TIMED_STEPS[device.type], None
     if device.type == "cuda":
+        for _ in range(warmup):
+            step()
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
         events[0].record()
         for event in events[1:]:
@@ -59,12 +58,13 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
         others = OtherProcesses()
         marks = [time.perf_counter()]
         spent = 0.0
-        while len(marks) <= count and (spent < seconds or (len(marks) <= 3 and spent < 3 * seconds)):
+        while len(marks) <= warmup + count and (spent < seconds or (len(marks) <= warmup + 3 and spent < 3 * seconds)):
             step()
             marks.append(time.perf_counter())
             spent = marks[-1] - marks[0]
         other = others.percent(spent)
         times = (1e3 * np.diff(marks)).tolist()
+        times = times[warmup:] or times
     low, median, high = np.percentile(times, [25, 50, 75])
     return Timing(float(median), float(high - low), len(times), other)
 
@@ -136,7 +136,8 @@ def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: floa
     with torch.inference_mode(), accelerator.autocast():
         with PeakMemory(accelerator.device) as memory:
             model = objective.build_model().to(accelerator.device).eval()
-            objective.outputs(model, batch)
+            for _ in range(2):  # the memory of the second is that of the first, but it warms up
+                objective.outputs(model, batch)
         timing = time_steps(lambda: objective.outputs(model, batch), accelerator.device, seconds)
     return _profile("inference", config, batch, timing, memory)
 

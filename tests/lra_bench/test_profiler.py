@@ -29,12 +29,19 @@ def test_median_and_spread_leave_warm_up_out(fast_profile: None) -> None:
 
 
 def test_slow_steps_are_timed_fewer_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a budget of three seconds: all ten where they fit, else three, one where three would take far too long."""
-    for duration, count in ((0.1, 10), (1.0, 3), (2.0, 3), (4.0, 3), (10.0, 1)):
+    """With a budget of three seconds: all ten where they fit, else three, fewer where three would take far too long."""
+    for duration, count in ((0.1, 10), (1.0, 3), (2.0, 3), (4.0, 2), (8.0, 1), (10.0, 1)):
         clock = count_up(duration)
         monkeypatch.setattr(time, "perf_counter", clock)
         timing = time_steps(lambda: None, CPU, seconds=3.0)
         assert timing[:3] == (pytest.approx(1e3 * duration), pytest.approx(0), count)
+
+
+def test_the_first_step_counts_only_where_it_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory touched for the first time makes early steps several times as long."""
+    for marks, median in (((0.0, 5.0, 7.0, 9.0), 2000), ((0.0, 20.0), 20_000)):
+        monkeypatch.setattr(time, "perf_counter", iter(marks).__next__)
+        assert time_steps(lambda: None, CPU, seconds=3.0).median == pytest.approx(median)
 
 
 def count_up(step: float) -> Callable[[], float]:
