@@ -23,7 +23,8 @@ def softmax_attention(
     before: causal attention, where query t sees the first `before` + t + 1 keys.
     Returns `[batch, heads, num_queries, head_dim]`. With every key masked the weights are uniform, not NaN.
     """
-    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5  # [batch, heads, num_queries, num_keys]
+    # Scaled queries: to scale the scores is another pass over the matrix, and one more in backward.
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # [batch, heads, num_queries, num_keys]
     if padding_mask is not None:
         # Added to the scores, a mask passes over the matrix once; filled in, backward has to pass over it as well.
         scores = scores + padding_mask[:, None, None, :].to(scores.dtype) * torch.finfo(scores.dtype).min
