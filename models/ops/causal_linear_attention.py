@@ -49,7 +49,8 @@ def causal_linear_attention(
     where that is below 1: under a gate the first tokens weigh next to nothing.
 
     phi_q, phi_k: `[batch, heads, seq_len, features]`; v: `[batch, heads, seq_len, head_dim]`; log_gate: log g_t,
-    `[batch, heads, seq_len]`; state: from the segment before; chunk_size: changes time and memory, not the result.
+    `[batch, heads, seq_len]`; state: from the segment before; chunk_size: the most tokens of a chunk, which changes
+    time and memory, not the result.
     Returns the outputs, `[batch, heads, seq_len, head_dim]` in the dtype of v, and the state after the last token.
     """
     state = state or empty_state(phi_k, v)
@@ -59,6 +60,7 @@ def causal_linear_attention(
         y, state = linear_attention_step(phi_q[:, :, 0], phi_k[:, :, 0], v[:, :, 0], state, gate, eps)
         return y.unsqueeze(2), state
     sums, weight = state
+    chunk_size = min(chunk_size, seq_len)
     with torch.autocast(v.device.type, enabled=False):
         values = F.pad(v.to(dtype), (0, 1), value=1.0)
         if log_gate is not None:
