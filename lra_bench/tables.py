@@ -182,11 +182,13 @@ class Table:
         return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1], reverse=worst_is_largest))
 
     def plateau(self, entry: Entry) -> str:
-        """The best trivial baseline that the entry's interval contains: on it, a score shows no more than the guess."""
-        if entry.interval is None:
+        """The nearest trivial baseline within the entry's interval: on it, a score shows no more than the guess."""
+        score, interval = entry.score, entry.interval
+        if score is None or interval is None:
             return ""
-        low, high = entry.interval
-        return next((name for name, value in reversed(self.baselines.items()) if low <= value <= high), "")
+        low, high = interval
+        away = {name: abs(value - score) for name, value in self.baselines.items() if low <= value <= high}
+        return min(away, key=away.__getitem__, default="")
 
     def rank(self, entry: Entry) -> str:
         """1 + how many are better by more than the interval of the difference; `=` where that ties with another."""

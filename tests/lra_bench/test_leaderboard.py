@@ -94,6 +94,17 @@ def test_markdown_shows_published_figures_apart_and_only_for_real_data(make_reco
     assert "Synthetic data: not comparable" in synthetic
 
 
+@pytest.mark.parametrize(
+    ("accuracy", "plateau"), [(35.0, "root operator"), (36.5, "digits"), (30.0, ""), (17.0, "majority class")]
+)
+def test_a_score_is_on_the_plateau_of_the_nearest_guess_within_its_interval(
+    make_record: Callable[..., Record], accuracy: float, plateau: str
+) -> None:
+    record = make_record(accuracy=accuracy, test_size=2000)
+    data = record.data.model_copy(update={"baselines": {"majority class": 16.8, "root operator": 35.2, "digits": 37.1}})
+    assert rows(build_tables([record.model_copy(update={"data": data})]))[0]["plateau"] == plateau
+
+
 def test_an_entry_with_too_many_parameters_is_flagged(make_record: Callable[..., Record]) -> None:
     assert "over 110 % of softmax" in markdown(build_tables([make_record(params_ratio=1.11)]))
     assert "over 110 % of softmax" not in markdown(build_tables([make_record(params_ratio=1.09)]))
