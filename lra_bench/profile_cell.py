@@ -13,7 +13,7 @@ from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import Mode, ProfileRecord, now, write_record
 
-# A cell that takes longer than this for its timed steps stops after three of them, or one; see time_steps.
+# A cell that takes longer than this for its timed steps stops after three of them, or fewer; see time_steps.
 PROFILE_SECONDS = 3.0
 
 
