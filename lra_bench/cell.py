@@ -94,9 +94,10 @@ def run_cell(plan: CellPlan) -> Record:
         other = read_record(record_path(plan.out, record.run_id), Record)
         if other and other.created >= started and other.status != "ok":
             return other
-    write_record(plan.out, record)
-    if record.status == "ok":
-        remove_checkpoint(plan.checkpoint)
+    with deferred_interrupt():  # who is told to stop only now has finished
+        write_record(plan.out, record)
+        if record.status == "ok":
+            remove_checkpoint(plan.checkpoint)
     return record
 
 
@@ -217,6 +218,8 @@ def run_alone(plan: CellPlan) -> Record:
     with held:
         # Another sweep may have finished it since this one was planned.
         finished = None if force else plan.finished()
+        if finished:
+            remove_checkpoint(plan.checkpoint)  # whoever finished it may have been killed before this
         return finished or run_cell(plan)
 
 

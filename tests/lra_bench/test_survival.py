@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lra_bench.cell import run_cell
+from lra_bench.cell import run_alone, run_cell
+from lra_bench.checkpoint import save_checkpoint
 from lra_bench.config import RunConfig
 from lra_bench.records import Record, read_record, record_path
 from tasks.files import atomic_path
@@ -184,3 +185,32 @@ def test_a_cell_told_to_stop_while_its_memory_is_estimated_is_interrupted(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (record.status, record.steps) == ("interrupted", 0)
+
+
+def test_a_cell_told_to_stop_while_it_clears_up_has_finished(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    for _ in range(2):
+        save_checkpoint(plan.checkpoint, {"step": 1})
+    unlink = Path.unlink
+
+    def told_to_stop(path: Path, missing_ok: bool = False) -> None:
+        unlink(path, missing_ok)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def stop(signum: int, frame: object) -> None:
+        raise InterruptedError("in the midst of clearing up")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("lra_bench.cell._run", lambda plan, outcome: None)
+            patch.setattr(Path, "unlink", told_to_stop)
+            assert run_cell(plan).status == "ok"
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(plan.checkpoint.parent.iterdir())
+    save_checkpoint(plan.checkpoint, {"step": 1})  # as where the process is killed at this point
+    assert run_alone(plan).status == "ok"
+    assert not list(plan.checkpoint.parent.iterdir())
