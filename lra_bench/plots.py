@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800", "#7B3FA0")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800", "#7B3FA0", "#000000")
 BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
-KNOWN = ("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear", "rfa-arccos", "rfa-gate")
+KNOWN = (
+    *("softmax", "sdpa", "rfa", "linformer", "performer", "reformer", "linear"),
+    *("rfa-arccos", "rfa-gate", "rfa-gate-arccos"),
+)
 
 
 def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
@@ -102,6 +105,11 @@ def style(axes: Axes) -> None:
     axes.set_axisbelow(True)
 
 
+def _legend_beside(axes: Axes) -> None:
+    """A legend right of the axes, where however many names hide nothing."""
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
 @dataclass(frozen=True)
 class TradeoffPoint:
     """speed: of training, relative to softmax where the table has it, else in steps a second; memory: MiB."""
@@ -162,7 +170,7 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
         area = BUBBLE * other.memory * (softmax_memory or 0.0) / (largest or 1.0)
         axes.scatter(*where, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
         axes.annotate(f"{other.model} ({other.source})", where, fontsize=5, color="#777777", ha="center")
-    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend_beside(axes)
     style(axes)
     axes.margins(x=0.15, y=0.2)
     axes.set_xlabel("training speed relative to softmax" if base else "training speed, steps per second")
@@ -216,7 +224,7 @@ def _learning(axes: Axes, table: Table) -> bool:
     axes.set_xlabel("training step")
     axes.set_ylabel(f"validation {axis_label(table.metric)}{' (lower is better)' * lower_is_better(table.metric)}")
     if drawn:
-        axes.legend(frameon=False, fontsize=9, loc="best")
+        _legend_beside(axes)
     return drawn
 
 
