@@ -13,6 +13,7 @@ from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
 from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, write_plots
 from lra_bench.published import published_points
 from lra_bench.records import Record
+from lra_bench.resolve import names
 from lra_bench.tables import build_tables
 
 
@@ -191,6 +192,7 @@ def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
 
 
 def test_colours_tell_models_apart() -> None:
+    assert sorted(KNOWN) == names("models")
     labels = ["rfa", "linear", "rfa-gate", "mine", "rfa (redraw=False)", "rfa (temperature=0.5)"]
     assert len({colour_of(label, labels) for label in labels}) == len(labels)
     assert colour_of("rfa", labels) == colour_of("rfa", ["rfa"])
