@@ -1,6 +1,7 @@
 """Decoder-only transformer around any attention with a causal form, and generation with constant or growing state."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,21 @@ from .registry import require_forms
 from .vocabulary import AdaptiveVocabulary, Vocabulary
 
 States = list[Any]
+
+
+@contextmanager
+def generating(model: nn.Module) -> Iterator[None]:
+    """No gradients, and `model` in evaluation: queries would not meet the random features that a state was made with.
+
+    Afterwards it is in the mode it was in.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(training)
 
 
 class DecoderBlock(Block):
@@ -80,10 +96,11 @@ class LanguageModel(nn.Module):
     def generate(self, prompt: Tensor, steps: int) -> Tensor:
         """Greedy continuation of `prompt`, `[batch, length]`, by `steps` tokens; returns `[batch, length + steps]`.
 
-        The prompt is read in parallel, then every token costs one pass over itself and the states.
+        The prompt is read in parallel, then every token costs one pass over itself and the states. Also of a model in
+        training, which generates as in evaluation.
         """
         tokens = [prompt]
-        with torch.inference_mode():
+        with generating(self):
             logits, states = self(prompt, keep_state=True)
             for number in range(steps):
                 tokens.append(logits[:, -1:].argmax(dim=-1))

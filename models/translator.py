@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from .attention.base import MultiHeadAttention
-from .decoder import DecoderBlock, States
+from .decoder import DecoderBlock, States, generating
 from .encoder import Block, Dropout, build_layers, sinusoidal_positions
 from .registry import require_forms
 from .vocabulary import Vocabulary
@@ -110,10 +110,10 @@ class Translator(nn.Module):
 
         beam: hypotheses kept per sentence, 1 is greedy. A finished one keeps its place among them until all are; then
         the one with the largest log-probability / length^length_penalty wins. States, constant for linear attentions,
-        follow their hypotheses.
+        follow their hypotheses. Also of a model in training, which translates as in evaluation.
         """
         batch = len(source)
-        with torch.inference_mode():
+        with generating(self):
             hidden = self.encode(source, source_mask)
             # The hypotheses of one sentence share its memory, so that none has to be moved.
             memories = self.remember(hidden.repeat_interleave(beam, 0), source_mask.repeat_interleave(beam, 0))

@@ -157,6 +157,21 @@ def test_generation_is_the_argmax_of_the_whole_pass(variant: str) -> None:
 
 
 @each_variant
+def test_a_model_in_training_generates_as_in_evaluation_and_stays_in_training(variant: str) -> None:
+    torch.manual_seed(0)
+    name, settings = VARIANTS[variant]
+    model = build_decoder(name, vocab_size=300, max_len=30, dim=DIM, num_heads=HEADS, dropout=0.5, **settings)
+    prompt = torch.randint(300, (3, 4))
+    tokens = model.generate(prompt, steps=20)
+    assert all(module.training for module in model.modules())
+    assert torch.equal(model.eval().generate(prompt, steps=20), tokens)
+    model.train()
+    with pytest.raises(ValueError, match="at most 30"):
+        model.generate(prompt, steps=40)
+    assert model.training
+
+
+@each_variant
 def test_a_decoder_learns_to_copy_what_it_saw(variant: str) -> None:
     torch.manual_seed(0)
     name, settings = VARIANTS[variant]

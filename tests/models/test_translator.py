@@ -116,6 +116,16 @@ def test_a_beam_is_never_worse_than_greedy_and_rows_do_not_mix(variant: str) -> 
     assert [t for t in row if t] == [t for t in alone[0].tolist() if t]
 
 
+@each_variant
+def test_a_model_in_training_translates_as_in_evaluation_and_stays_in_training(variant: str) -> None:
+    model, (source, mask) = build(variant), sources(9, 4)
+    options = {"begin": BEGIN, "end": END, "max_steps": 20}
+    for beam in (1, 4):
+        expected = model.eval().translate(source, mask, beam=beam, **options)
+        assert torch.equal(model.train().translate(source, mask, beam=beam, **options), expected)
+        assert all(module.training for module in model.modules())
+
+
 def test_attentions_without_the_forms_are_refused() -> None:
     with pytest.raises(TypeError, match="no causal form"):
         build_translator("linformer", vocab_size=9, max_len=8)
