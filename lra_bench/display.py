@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tasks.files import atomic_path
 from .leaderboard import row_of
 from .published import read_published
 from .stats import axis_label, decimals, lower_is_better
-from .tables import Table
+from .tables import Entry, Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
@@ -77,21 +77,41 @@ def display(table: Table) -> Display:
 
 def _note(table: Table) -> str:
     r = table.first
-    commits = sorted({row_of(table, e)["commit"] for e in table.entries})
-    compiled = ", compiled," if r.machine.compiled else ""
+    records = [record for entry in table.entries for record in entry.records]
+    # What ended before it was measured may not have got so far as to be compiled.
+    timed = {e.label: all(x.machine.compiled for x in e.records if x.profile) for e in table.entries if _timed(e)}
+    how = compiled_words(timed)
+    compiled = "" if how == "eager" else f", {how},"
     lower = " Lower is better." if lower_is_better(table.metric) else ""
     ratios = " Speed and memory × are relative to softmax." if table.reference else ""
     several = any(len(e.scores) > 1 for e in table.entries)
     chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
-        f" in {r.machine.precision}{compiled} on {r.machine.runtime};"
-        f" commit {', '.join(commits)}.{ratios}"
+        f" in {r.machine.precision}{compiled} on {distinct(x.machine.runtime for x in records)};"
+        f" commit {distinct(x.code.short for x in records)}.{ratios}"
         f" A rank with = is a tie: the difference is within its 95 % interval ({chance}).{lower}"
     )
     if r.data.dataset.endswith("-synthetic"):
         note += " Synthetic data: not comparable with any published figure."
     return note
+
+
+def _timed(entry: Entry) -> bool:
+    return any(record.profile for record in entry.records)
+
+
+def compiled_words(compiled: Mapping[str, bool]) -> str:
+    """How training steps ran, from whether each model's were compiled: `compiled`, `eager`, `compiled but for rfa`."""
+    eager = [name for name, is_compiled in compiled.items() if not is_compiled]
+    if len(eager) == len(compiled):
+        return "eager"
+    return f"compiled{' but for ' * bool(eager)}{', '.join(eager)}"
+
+
+def distinct(texts: Iterable[str]) -> str:
+    """Each text once, separated by commas: one where the records of a table agree."""
+    return ", ".join(sorted(set(texts)))
 
 
 def display_published(table: Table) -> Display | None:

@@ -1,11 +1,9 @@
-"""Step time and memory against length: profile cells, their records, efficiency.csv and efficiency.md."""
+"""Profile records -> step time and memory against length: efficiency.csv and efficiency.md."""
 
 from __future__ import annotations
 
 import csv
 import math
-import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -14,15 +12,10 @@ from typing import Any
 
 from tasks.files import atomic_path
 
-from .config import RunConfig
-from .display import DISTURBED_PERCENT, align
-from .isolated import run_module
+from .display import DISTURBED_PERCENT, align, compiled_words, distinct
 from .leaderboard import safe_cell
-from .machine import describe_code, describe_machine
-from .plugins import plugin_source
-from .profile_cell import ProfilePlan
 from .published import published_length_ratios
-from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
+from .records import Mode, ProfileRecord
 
 COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
@@ -33,81 +26,10 @@ COLUMNS = (
 CPU_NOTE = (
     " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
     " through the full matrix, with torch's own dropout, which is slower than that of the other models; and steps of"
-    " more than an eighth of the free memory return what they free to the system, which makes them slower.\n"
+    " more than an eighth of the free memory return what they free to the system, which makes them slower."
 )
 DISTURBED_NOTE = f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processor time."
-MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
-
-
-def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileRecord]:
-    """Profile every configuration in a fresh process, one length after the other, models next to each other.
-
-    After a model ran out of memory its longer lengths are recorded as oom without being started. Raises OSError when
-    `out` cannot be written.
-    """
-    import torch
-
-    from .profiler import matmul_rate
-
-    check_writable(out / "profiles")
-    records: list[ProfileRecord] = []
-    exhausted: dict[tuple[str, Mode], int] = {}
-    ordered = sorted(configs, key=lambda c: c.data.max_len)
-    precision = ordered[0].train.precision
-    rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
-    for number, config in enumerate(ordered, 1):
-        plans = {mode: _blank(config, mode, rate) for mode in MODES}
-        for mode, record in plans.items():
-            if at := exhausted.get((config.model_name, mode)):
-                reason = f"not started: out of memory at {at}"
-                plans[mode] = record.model_copy(update={"status": "oom", "reason": reason})
-        waiting = tuple(record for record in plans.values() if record.status != "oom")
-        written = {mode: record_path(out, record.run_id, ProfileRecord) for mode, record in plans.items()}
-        for path in written.values():
-            path.unlink(missing_ok=True)
-        if waiting:
-            ending = run_module("lra_bench.profile_cell", ProfilePlan(out=out, records=waiting).model_dump_json())
-        for mode, record in plans.items():
-            found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
-            if found is None:
-                if record.status != "oom":
-                    status, reason = ending.reason
-                    record = record.model_copy(update={"status": status, "reason": reason})
-                write_record(out, record)
-                found = record
-            if found.status == "oom":
-                exhausted.setdefault((config.model_name, mode), config.data.max_len)
-            records.append(found)
-        print(f"[{number}/{len(ordered)}] {_summary(records[-len(MODES) :])}", file=sys.stderr, flush=True)
-        if waiting and ending.stopped:
-            raise KeyboardInterrupt
-    return records
-
-
-def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:
-    digest = config.digest(mode, plugin_source(config))
-    name = f"{config.task}-{config.protocol}-{config.model_name}-{mode}-{config.data.max_len}-{digest[:10]}"
-    return ProfileRecord(
-        run_id=re.sub(r"[^A-Za-z0-9._-]+", "_", name),
-        created=now(),
-        status="failed",
-        reason="not run yet",
-        config=config,
-        mode=mode,
-        matmul_flops_per_sec=rate,
-        machine=describe_machine(config.device, config.train.precision),
-        code=describe_code(),
-    )
-
-
-def _summary(records: Sequence[ProfileRecord]) -> str:
-    parts = []
-    for r in records:
-        p = r.profile
-        figures = f"{p.step_time_ms:,.1f} ms, {p.peak_memory_mb or 0:,.0f} MB" if p else f"{r.status} ({r.reason})"
-        parts.append(f"{r.mode} {figures}")
-    config = records[0].config
-    return f"{config.model_name} at {config.data.max_len}: {'; '.join(parts)}"
+SHOWN_MODES: tuple[Mode, ...] = ("train", "inference")  # as they are shown
 
 
 @dataclass(frozen=True)
@@ -125,6 +47,23 @@ class Group:
         c, machine = self.first.config, self.first.machine
         changed = f" with {c.overrides}" if c.overrides else ""
         return f"{c.task}, protocol {c.protocol}{changed}, batch {c.train.batch_size}, {machine.label}"
+
+    @property
+    def note(self) -> str:
+        """What has to be said with the figures."""
+        first = self.first
+        compiled: dict[str, bool] = {}
+        for r in self.records:
+            if r.mode == "train" and r.profile:
+                compiled[label(r)] = compiled.get(label(r), True) and r.machine.compiled
+        return (
+            f"Median steps on random tokens without padding; {first.machine.precision} on"
+            f" {distinct(r.machine.runtime for r in self.records)}; training {compiled_words(compiled)};"
+            f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
+            f" A large matrix product reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."
+            + (DISTURBED_NOTE if any(map(disturbed, self.records)) else "")
+            + (CPU_NOTE if first.config.device == "cpu" else "")
+        )
 
     @property
     def labels(self) -> list[str]:
@@ -242,7 +181,7 @@ def write_efficiency(out: Path, groups: Sequence[Group]) -> str:
 def _markdown(group: Group) -> str:
     """For each mode step time and memory by length; then speed and memory relative to softmax beside published ones."""
     parts = [f"## {group.title}\n"]
-    for mode in reversed(MODES):
+    for mode in SHOWN_MODES:
         what = "Training step" if mode == "train" else "Inference"
         for field, unit, form in (("step_time_ms", "ms", ",.1f"), ("peak_memory_mb", "MB", ",.0f")):
             body = []
@@ -253,17 +192,7 @@ def _markdown(group: Group) -> str:
             header = [f"{unit} at length", *(f"{n:,}" for n in group.lengths), "exponent"]
             parts.append(f"### {what}: {'time' if unit == 'ms' else 'peak memory'}\n\n{align(header, body)}\n")
     parts.append(_relative(group))
-    first = group.first
-    compiled = sorted({r.machine.compiled for r in group.records if r.mode == "train" and r.profile})
-    commits = sorted({r.code.short for r in group.records})
-    parts.append(
-        f"Median steps on random tokens without padding; {first.machine.precision} on {first.machine.runtime};"
-        f" training {'compiled' if compiled == [True] else 'eager'};"
-        f" commit {', '.join(commits)}. Exponent: slope of the logarithms, from 2,048 on. A large matrix product"
-        f" reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."
-        + (DISTURBED_NOTE if any(map(_disturbed, group.records)) else "")
-        + (CPU_NOTE if first.config.device == "cpu" else "\n")
-    )
+    parts.append(group.note + "\n")
     return "\n".join(parts)
 
 
@@ -271,10 +200,11 @@ def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
     if record is None or record.profile is None:
         return record.status if record else ""
     text = format(getattr(record.profile, field) or math.nan, form)
-    return f"{text}*" if field == "step_time_ms" and _disturbed(record) else text
+    return f"{text}*" if field == "step_time_ms" and disturbed(record) else text
 
 
-def _disturbed(record: ProfileRecord) -> bool:
+def disturbed(record: ProfileRecord) -> bool:
+    """Whether other processes took so much of the processors that the time misleads."""
     return record.profile is not None and (record.profile.other_cpu_percent or 0) > DISTURBED_PERCENT
 
 
@@ -293,7 +223,7 @@ def _relative(group: Group) -> str:
             record, softmax = group.find(name, "train", n), group.find("softmax", "train", n)
             slower = group.ratio(record, "softmax", "step_time_ms") if record else None
             memory = group.ratio(record, "softmax", "peak_memory_mb") if record else None
-            star = "*" if any(r and _disturbed(r) for r in (record, softmax)) else ""
+            star = "*" if any(r and disturbed(r) for r in (record, softmax)) else ""
             figures = f"{1 / slower:.1f}{star} / {memory:.2f}" if slower and memory else ""
             cells.append(figures or (record.status if record else ""))
         body.append([name, *cells, "here"])

@@ -1,4 +1,4 @@
-"""One model at one length in a fresh process: `python -m lra_bench.profile_cell`, started by `lra_bench.efficiency`."""
+"""One model at one length in a fresh process: `python -m lra_bench.profile_cell`, started by `profile_grid`."""
 
 from __future__ import annotations
 

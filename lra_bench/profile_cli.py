@@ -34,7 +34,7 @@ def profile(
 ) -> None:
     """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
     from .config import ConfigError
-    from .efficiency import profile_lengths
+    from .profile_grid import profile_lengths
     from .results_cli import show_efficiency
 
     parts = split(lengths)

@@ -16,7 +16,7 @@ from tasks.files import atomic_path
 
 from .config import ConfigError
 from .display import HEADER, Display, display, display_published
-from .efficiency import MODES, Group, build_groups
+from .efficiency import SHOWN_MODES, Group, build_groups, disturbed
 from .leaderboard import row_of
 from .records import ProfileRecord, Record, read_records
 from .report_charts import bubble_chart, learning_chart, length_chart
@@ -101,9 +101,12 @@ def _group(group: Group) -> dict[str, Any]:
     header = ["model", "mode", *(f"{n:,}" for n in group.lengths)]
     return {
         "title": group.title,
+        "note": group.note,
         "header": header,
         "rows": [
-            [(name, name), (mode, mode), *_by_length(group, name, mode)] for mode in MODES for name in group.labels
+            [(name, name), (mode, mode), *_by_length(group, name, mode)]
+            for mode in SHOWN_MODES
+            for name in group.labels
         ],
         "charts": [
             chart
@@ -122,7 +125,8 @@ def _by_length(group: Group, name: str, mode: Any) -> Iterable[Cell]:
             yield record.status, ""
         else:
             memory = record.profile.peak_memory_mb or 0.0
-            yield f"{record.profile.step_time_ms:,.1f} ms, {memory:,.0f} MB", record.profile.step_time_ms
+            star = "*" if disturbed(record) else ""
+            yield f"{record.profile.step_time_ms:,.1f} ms{star}, {memory:,.0f} MB", record.profile.step_time_ms
 
 
 def _run(record: Record) -> dict[str, Any]:

@@ -170,6 +170,17 @@ def test_times_taken_beside_other_work_are_marked(make_profile: Callable[..., Pr
     assert pd.read_csv(tmp_path / "efficiency.csv")["other_cpu_percent"].tolist() == [48.26]
 
 
+def test_models_that_did_not_compile_are_named(make_profile: Callable[..., ProfileRecord]) -> None:
+    def compiled(record: ProfileRecord) -> ProfileRecord:
+        return record.model_copy(update={"machine": record.machine.model_copy(update={"compiled": True})})
+
+    fast = [compiled(make_profile(model, 1024, 5.0)) for model in ("softmax", "rfa")]
+    eager, lost = make_profile("sdpa", 1024, 5.0), make_profile("linear", 1024, None)
+    for records, words in ((fast, "compiled"), ([*fast, eager], "compiled but for sdpa"), ([eager], "eager")):
+        (group,) = build_groups([*records, lost])
+        assert f"; training {words}; commit" in group.note
+
+
 def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:
     first = make_profile("rfa", 1024, 5.0)
     train = first.config.train.model_copy(update={"batch_size": 2})

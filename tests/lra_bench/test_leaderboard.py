@@ -198,3 +198,17 @@ def test_colours_tell_models_apart() -> None:
     assert colour_of("rfa", labels) == colour_of("rfa", ["rfa"])
     many = [*KNOWN, "mine"]
     assert {colour_of(label, many) for label in many} == set(COLOURS)
+
+
+def test_the_note_names_what_records_of_a_table_differ_in(make_record: Callable[..., Record]) -> None:
+    def ran(model: str, **machine: object) -> Record:
+        record = make_record(model)
+        return record.model_copy(update={"machine": record.machine.model_copy(update=machine)})
+
+    fast, slow = ran("softmax", compiled=True), ran("rfa")
+    lost = make_record("linear", None, status="oom").model_copy(update={"profile": None})
+    assert "in fp32, compiled, on" in markdown(build_tables([fast, lost]))
+    assert "in fp32, compiled but for rfa, on" in markdown(build_tables([fast, slow, lost]))
+    assert "in fp32 on 2 threads of torch 2.13.0;" in markdown(build_tables([slow, lost]))
+    both = markdown(build_tables([slow, ran("sdpa", torch="2.11.0")]))
+    assert "on 2 threads of torch 2.11.0, 2 threads of torch 2.13.0;" in both

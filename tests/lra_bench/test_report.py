@@ -64,6 +64,7 @@ def test_the_page_works_alone(browser: object, report: Path) -> None:
     assert browser.get_log("browser") == []  # type: ignore[attr-defined]
     assert browser.title == "lra-bench report"  # type: ignore[attr-defined]
     assert len(find(".chart .main-svg")) >= 3 * 2
+    assert any("training eager; commit" in note.text for note in find("#efficiency .note"))
     assert not re.findall(
         r"""(?:src|href)=["']https?:""", re.sub(r"<script>.*?</script>", "", report.read_text(), flags=re.S)
     )

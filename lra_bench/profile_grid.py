@@ -1,0 +1,88 @@
+"""Profile cells, every model at every length: each in a process of its own, every one ended with a record."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from .config import RunConfig
+from .isolated import run_module
+from .machine import describe_code, describe_machine
+from .plugins import plugin_source
+from .profile_cell import ProfilePlan
+from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
+
+MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
+
+
+def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileRecord]:
+    """Profile every configuration in a fresh process, one length after the other, models next to each other.
+
+    After a model ran out of memory its longer lengths are recorded as oom without being started. Raises OSError when
+    `out` cannot be written.
+    """
+    import torch
+
+    from .profiler import matmul_rate
+
+    check_writable(out / "profiles")
+    records: list[ProfileRecord] = []
+    exhausted: dict[tuple[str, Mode], int] = {}
+    ordered = sorted(configs, key=lambda c: c.data.max_len)
+    precision = ordered[0].train.precision
+    rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
+    for number, config in enumerate(ordered, 1):
+        plans = {mode: _blank(config, mode, rate) for mode in MODES}
+        for mode, record in plans.items():
+            if at := exhausted.get((config.model_name, mode)):
+                reason = f"not started: out of memory at {at}"
+                plans[mode] = record.model_copy(update={"status": "oom", "reason": reason})
+        waiting = tuple(record for record in plans.values() if record.status != "oom")
+        written = {mode: record_path(out, record.run_id, ProfileRecord) for mode, record in plans.items()}
+        for path in written.values():
+            path.unlink(missing_ok=True)
+        if waiting:
+            ending = run_module("lra_bench.profile_cell", ProfilePlan(out=out, records=waiting).model_dump_json())
+        for mode, record in plans.items():
+            found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
+            if found is None:
+                if record.status != "oom":
+                    status, reason = ending.reason
+                    record = record.model_copy(update={"status": status, "reason": reason})
+                write_record(out, record)
+                found = record
+            if found.status == "oom":
+                exhausted.setdefault((config.model_name, mode), config.data.max_len)
+            records.append(found)
+        print(f"[{number}/{len(ordered)}] {_summary(records[-len(MODES) :])}", file=sys.stderr, flush=True)
+        if waiting and ending.stopped:
+            raise KeyboardInterrupt
+    return records
+
+
+def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:
+    digest = config.digest(mode, plugin_source(config))
+    name = f"{config.task}-{config.protocol}-{config.model_name}-{mode}-{config.data.max_len}-{digest[:10]}"
+    return ProfileRecord(
+        run_id=re.sub(r"[^A-Za-z0-9._-]+", "_", name),
+        created=now(),
+        status="failed",
+        reason="not run yet",
+        config=config,
+        mode=mode,
+        matmul_flops_per_sec=rate,
+        machine=describe_machine(config.device, config.train.precision),
+        code=describe_code(),
+    )
+
+
+def _summary(records: Sequence[ProfileRecord]) -> str:
+    parts = []
+    for r in records:
+        p = r.profile
+        figures = f"{p.step_time_ms:,.1f} ms, {p.peak_memory_mb or 0:,.0f} MB" if p else f"{r.status} ({r.reason})"
+        parts.append(f"{r.mode} {figures}")
+    config = records[0].config
+    return f"{config.model_name} at {config.data.max_len}: {'; '.join(parts)}"
