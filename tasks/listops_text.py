@@ -19,7 +19,6 @@ from .packed import PackedSequences
 
 HEADER = b"Source\tTarget"
 BLOCK_BYTES = 1 << 24
-MAX_ARGUMENTS_WRITTEN = 10
 
 Bytes = NDArray[np.uint8]
 
@@ -162,15 +161,14 @@ def _text(expressions: list[NDArray[np.integer]], labels: NDArray[np.int64]) -> 
         operators = np.flatnonzero(opening & (depth == above))
         inner = np.flatnonzero(~closing & (level == above))
         arguments += np.bincount(operators[np.searchsorted(operators, inner) - 1], minlength=len(tokens))
+    most = int(arguments.max()) + 1
     pieces = [b"%d ) " % digit for digit in range(10)]
-    pieces += [b"( " * (k + 1) + name.encode() + b" " for name in OPERATORS for k in range(MAX_ARGUMENTS_WRITTEN + 1)]
+    pieces += [b"( " * (k + 1) + name.encode() + b" " for name in OPERATORS for k in range(most)]
     pieces += [b"] ) ) "]
-    pieces += [b"] )\t%d\n" % label for label in range(10)]
-    first_close = 10 + len(OPERATORS) * (MAX_ARGUMENTS_WRITTEN + 1)
-    code = np.where(
-        opening, 10 + (tokens - FIRST_OPERATOR) * (MAX_ARGUMENTS_WRITTEN + 1) + arguments, tokens - FIRST_DIGIT
-    )
-    code[closing] = first_close
-    code[last] = first_close + 1 + labels
-    table = np.array(pieces, dtype=object)
-    return b"".join(table[code].tolist())
+    code = np.where(opening, 10 + (tokens - FIRST_OPERATOR) * most + arguments, tokens - FIRST_DIGIT)
+    code[closing] = len(pieces) - 1
+    words = np.array(pieces, dtype=object)[code]
+    for end, label in zip(last.tolist(), labels.tolist(), strict=True):
+        outermost = b"] )" if closing[end] else b"%d" % (tokens[end] - FIRST_DIGIT)  # a digit alone is a tree as well
+        words[end] = outermost + b"\t%d\n" % label
+    return b"".join(words.tolist())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tasks import DataError, PackedSequences, Split, export_dataset, load_dataset, load_task, trivial_baselines
 from tasks import listops as listops_module
 from tasks.listops import generate_split
-from tasks.listops_text import read_expressions
+from tasks.listops_text import read_expressions, write_expressions
 from tasks.listops_trees import OPERATORS, SYMBOLS, sample_expressions
 
 from .naive_listops import Tree, apply, depth, length, parse, release_text, sample_kept, sample_tree, value
@@ -151,6 +151,20 @@ def test_any_writing_of_a_tree_is_read(seed: int, newline: str, binary: bool) ->
     split = read_expressions(Path("x.tsv"), f"Source\tTarget{newline}{content}{newline}".encode())
     assert [split.inputs[0][i].tolist() for i in range(5)] == [tokens_of(t) for t in trees]
     assert split.labels.tolist() == [value(t) for t in trees]
+
+
+def test_what_the_generator_never_draws_is_written_as_it_was_read(tmp_path: Path) -> None:
+    rows = [
+        "[MAX " + " ".join("0123456789012") + " ]\t9",
+        "7\t7",
+        "[MIN 5 [SM 9 9 9 9 9 9 9 9 9 9 9 ] ]\t5",
+        "[MED 3 ]\t3",
+    ]
+    split = read_expressions(tmp_path / "x.tsv", "\n".join(rows).encode())
+    write_expressions(tmp_path / "x.tsv", split)
+    again = read_expressions(tmp_path / "x.tsv")
+    assert [again.inputs[0][i].tolist() for i in range(4)] == [split.inputs[0][i].tolist() for i in range(4)]
+    assert again.labels.tolist() == split.labels.tolist() == [9, 7, 5, 3]
 
 
 def test_blocks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
