@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import DataError, Dataset, Split
-from .packed import PackedSequences, pack_bytes
-from .parquet import read_columns, write_parquet
+from .packed import PackedSequences, pack_bytes, unpack_bytes
+from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
 from .synthetic_reviews import generate_reviews
 
@@ -81,9 +81,9 @@ class LanguageModelling(TaskLoader):
     def export(self, dataset: Dataset, folder: Path) -> list[Path]:
         files = []
         for split, examples in dataset.splits.items():
-            text = (examples.inputs[0].tokens - 1).astype(np.uint8).tobytes().decode()
+            (text,) = unpack_bytes(examples.inputs[0])
             path = folder / "lm" / f"{dataset.name}_{split}.parquet"
-            files.append(write_parquet(path, {"text": text.removesuffix("\n").split("\n")}))
+            files.append(write_parquet(path, {"text": text_column(text.removesuffix(b"\n").split(b"\n"))}))
         return files
 
     def prepare(self, name: str, split: Split, max_len: int) -> Split:
@@ -164,13 +164,15 @@ def _read_lines(file: Path) -> bytes:
     import pyarrow as pa
 
     column = read_columns(file, ["text"]).column("text")
-    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+    of_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if not any(known(column.type) for known in of_text):
         raise DataError(f"{file}: text must be a string, not {column.type}")
     if column.null_count:
         raise DataError(f"{file}: a row has no text; fill it in or remove it")
     return _join(column.to_pylist())
 
 
-def _join(lines: Iterable[str]) -> bytes:
+def _join(lines: Iterable[str | bytes]) -> bytes:
     """One line a row. Some writers keep a line's break in its row, the hub's only that of lines that are not empty."""
-    return "".join(line if line.endswith("\n") else line + "\n" for line in lines).encode()
+    encoded = (line if isinstance(line, bytes) else line.encode() for line in lines)
+    return b"".join(line if line.endswith(b"\n") else line + b"\n" for line in encoded)

@@ -61,6 +61,6 @@ def pack_bytes(texts: list[bytes]) -> PackedSequences:
     return PackedSequences.from_offsets(joined.astype(np.int16) + 1, np.cumsum([0, *map(len, texts)]))
 
 
-def unpack_bytes(sequences: PackedSequences) -> list[str]:
+def unpack_bytes(sequences: PackedSequences) -> list[bytes]:
     """The texts that `pack_bytes` packed."""
-    return [(sequences[i] - 1).astype(np.uint8).tobytes().decode() for i in range(len(sequences))]
+    return [(sequences[i] - 1).astype(np.uint8).tobytes() for i in range(len(sequences))]

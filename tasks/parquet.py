@@ -27,6 +27,16 @@ def read_columns(file: Path, columns: list[str]) -> pa.Table:
     return table.select(columns)
 
 
+def text_column(texts: list[bytes]) -> pa.Array:
+    """Texts as a column of strings; of bytes where one is not UTF-8, as a text cut within a letter is not."""
+    import pyarrow as pa
+
+    try:
+        return pa.array([text.decode() for text in texts], pa.large_string())
+    except UnicodeDecodeError:
+        return pa.array(texts, pa.large_binary())
+
+
 def write_parquet(file: Path, columns: Mapping[str, Any]) -> Path:
     """Write columns atomically and return the file."""
     import pyarrow as pa

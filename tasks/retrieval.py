@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from .dataset import DataError, Dataset, Split
 from .packed import PackedSequences, unpack_bytes
-from .parquet import read_columns, write_parquet
+from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
 from .synthetic_citations import NUM_PAPERS, generate_pairs, generate_papers
 
 SPLITS = ("train", "validation", "test")
 RELEASE = {"train": "train", "validation": "eval", "test": "test"}
 MAX_BYTES = 10_000  # the release's own cut of every text
+EMBEDDED = "citations-synthetic"
 BLOCK_BYTES = 1 << 24
 MAX_ROW_BYTES = 1 << 26
 
@@ -26,7 +27,7 @@ class RetrievalTask(TaskLoader):
     """Reads documents and pairs in parquet, or the release's five-column TSV, of which each document is kept once."""
 
     def find(self, folder: Path) -> list[Path]:
-        for base in (folder, folder / "acl", folder / "peps", folder / "retrieval"):
+        for base in (folder, *(folder / name for name in ("acl", "peps", "aan", "retrieval", EMBEDDED))):
             files = [base / "documents.parquet", *(base / f"pairs_{split}.parquet" for split in SPLITS)]
             if all(file.is_file() for file in files):
                 return files
@@ -64,7 +65,7 @@ class RetrievalTask(TaskLoader):
         for seed, (split, (low, high)) in enumerate(bounds.items()):
             first, second, labels = generate_pairs(cites, topics, list(range(low, high)), seed)
             pairs[split] = np.array([first, second, labels], np.int64).T
-        return _dataset("citations-synthetic", store.packed(), pairs)
+        return _dataset(EMBEDDED, store.packed(), pairs)
 
     def export(self, dataset: Dataset, folder: Path) -> list[Path]:
         # A document is known by where it starts in the one token array that all pairs share.
@@ -72,7 +73,7 @@ class RetrievalTask(TaskLoader):
         starts, first = np.unique(np.concatenate([s.starts for s in inputs]), return_index=True)
         lengths = np.concatenate([s.lengths for s in inputs])[first]
         names = {start: f"D{number:06d}" for number, start in enumerate(starts.tolist())}
-        texts = unpack_bytes(PackedSequences(inputs[0].tokens, starts, lengths))
+        texts = text_column(unpack_bytes(PackedSequences(inputs[0].tokens, starts, lengths)))
         base = folder / dataset.name
         files = [write_parquet(base / "documents.parquet", {"id": list(names.values()), "text": texts})]
         for name, split in dataset.splits.items():
@@ -167,7 +168,7 @@ def _read_documents(file: Path) -> tuple[PackedSequences, dict[str, int]]:
             raise DataError(f"{file}: row {row} has no {'text' if key else 'id'}; fill it in or remove it")
         if str(key) in index:
             raise DataError(f"{file}: row {row} repeats the id {key!r}; keep one document of that name")
-        index[str(key)] = store.add(str(text).encode())
+        index[str(key)] = store.add(text if isinstance(text, bytes) else str(text).encode())
     return store.packed(), index
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from .dataset import DataError, Dataset, Split, stratified
 from .packed import PackedSequences, pack_bytes, unpack_bytes
-from .parquet import read_columns, write_parquet
+from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
 from .synthetic_reviews import generate_reviews
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "test")
 LABELS = {"negative": 0, "positive": 1, "neg": 0, "pos": 1, "0": 0, "1": 1}
+EMBEDDED = "reviews-synthetic"
 EMBEDDED_SIZES = {"train": 25_000, "test": 5_000}
 
 
@@ -26,7 +27,7 @@ class TextTask(TaskLoader):
     """Reads the parquet layout of the hub, an unpacked aclImdb tree, or a CSV with review and sentiment columns."""
 
     def find(self, folder: Path) -> list[Path]:
-        for base in (folder, folder / "imdb", folder / "plain_text"):
+        for base in (folder, folder / "imdb", folder / "plain_text", folder / EMBEDDED):
             files = [sorted(base.glob(f"{split}*.parquet")) for split in SPLITS]
             if all(files):
                 return [file for split_files in files for file in split_files]
@@ -46,9 +47,9 @@ class TextTask(TaskLoader):
             return _read_csv(files[0])
         if files[0].is_dir():
             return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
-        return Dataset(
-            "imdb", {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS}
-        )
+        # What was exported must not come back as the real thing.
+        name = EMBEDDED if files[0].resolve().parent.name == EMBEDDED else "imdb"
+        return Dataset(name, {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
 
     def download(self, hub: HubSource) -> Dataset:
         import datasets
@@ -63,13 +64,14 @@ class TextTask(TaskLoader):
         for seed, (split, size) in enumerate(EMBEDDED_SIZES.items()):
             texts, labels = generate_reviews(size, seed)
             splits[split] = Split((pack_bytes(texts),), np.array(labels, dtype=np.int64))
-        return Dataset("reviews-synthetic", splits)
+        return Dataset(EMBEDDED, splits)
 
     def export(self, dataset: Dataset, folder: Path) -> list[Path]:
         files = []
+        base = folder / (EMBEDDED if dataset.name == EMBEDDED else "imdb")
         for name, split in dataset.splits.items():
-            columns = {"text": unpack_bytes(split.inputs[0]), "label": split.labels}
-            files.append(write_parquet(folder / "imdb" / f"{name}.parquet", columns))
+            columns = {"text": text_column(unpack_bytes(split.inputs[0])), "label": split.labels}
+            files.append(write_parquet(base / f"{name}.parquet", columns))
         return files
 
 
@@ -78,13 +80,14 @@ def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    of_bytes = pa.types.is_binary(text.type) or pa.types.is_large_binary(text.type)
     try:
-        strings = text.cast(pa.large_string()).combine_chunks()
+        strings = text.cast(pa.large_binary() if of_bytes else pa.large_string()).combine_chunks()
         labels = label.cast(pa.int64())
     except pa.ArrowInvalid as error:
         raise DataError(f"{where}: text must be a string and label 0 or 1 ({str(error).splitlines()[0]})") from None
     if isinstance(strings, pa.ChunkedArray):
-        strings = pa.concat_arrays(strings.chunks) if strings.num_chunks else pa.array([], pa.large_string())
+        strings = pa.concat_arrays(strings.chunks) if strings.num_chunks else pa.array([], strings.type)
     if strings.null_count or labels.null_count:
         row = next(i for i, pair in enumerate(zip(strings, labels, strict=True)) if None in (p.as_py() for p in pair))
         raise DataError(f"{where}: row {row + 1} has no text or no label; fill it in or remove it")

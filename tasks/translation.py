@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 SPLITS = ("train", "validation", "test")
+EMBEDDED = "numbers-synthetic"
 EMBEDDED_SIZES = {"train": 20_000, "validation": 500, "test": 1_000}
 # Token ids of every translation task; 0 is padding.
 BEGIN, END = 1, 2
@@ -45,7 +46,8 @@ class Translation(TaskLoader):
         return self.spec.languages
 
     def find(self, folder: Path) -> list[Path]:
-        for base in (folder, folder / "multi30k", folder / "wmt14"):
+        hub = "-".join(("wmt14", *self.languages))
+        for base in (folder, *(folder / name for name in ("multi30k", "wmt14", hub, EMBEDDED))):
             tables = [base / f"{split}.parquet" for split in SPLITS]
             if all(file.is_file() for file in tables):
                 return tables
@@ -78,7 +80,7 @@ class Translation(TaskLoader):
 
     def generate(self) -> Dataset:
         pairs = {split: generate_pairs(size, seed) for seed, (split, size) in enumerate(EMBEDDED_SIZES.items())}
-        return self._encode("numbers-synthetic", pairs)
+        return self._encode(EMBEDDED, pairs)
 
     def export(self, dataset: Dataset, folder: Path) -> list[Path]:
         files = []

@@ -70,6 +70,13 @@ def test_export_is_read_back(tmp_path: Path) -> None:
     assert load_dataset("lm", tmp_path / "out")[1] == fingerprint
 
 
+def test_a_text_that_is_not_utf8_is_exported_and_read_back(tmp_path: Path) -> None:
+    (tmp_path / "cafe.txt").write_bytes(b"caf\xe9.\n" * 100)
+    dataset, fingerprint, *_ = load_dataset("lm", tmp_path / "cafe.txt")
+    export_dataset("lm", dataset, tmp_path / "out")
+    assert load_dataset("lm", tmp_path / "out")[1] == fingerprint
+
+
 def test_words_are_numbered_by_frequency(tmp_path: Path) -> None:
     task = load_task("wikitext103", write_lines(tmp_path), max_len=10_000)
     tokens = task.train.inputs[0][0]

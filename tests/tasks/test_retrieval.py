@@ -87,6 +87,13 @@ def test_export_reads_back(tmp_path: Path) -> None:
     assert decoded(load_task("retrieval", data=tmp_path / "out")) == EXPECTED
 
 
+def test_a_document_cut_within_a_letter_is_exported_and_read_back(tmp_path: Path) -> None:
+    rows = [f"1.0\tA\tB\t{'é' * 5000}x\ty{'é' * 5000}\n".encode()]  # 10,001 bytes each, of which 10,000 are kept
+    dataset, fingerprint, *_ = load_dataset("retrieval", write_release(tmp_path / "aan", rows))
+    export_dataset("retrieval", dataset, tmp_path / "out")
+    assert load_dataset("retrieval", tmp_path / "out")[1] == fingerprint
+
+
 def test_popularity_alone_predicts_nothing() -> None:
     """Negatives are drawn as the positives' second papers are, so counting how often a paper is cited is no help."""
     task = load_task("retrieval", data="embedded")

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tasks import DataError, list_tasks, load_task
+from tasks import DataError, export_dataset, list_tasks, load_dataset, load_task
 from tasks import text as text_module
 from tasks.sources import cache_dir, hub_answers
 from tasks.synthetic_reviews import MAX_BYTES, MIN_BYTES, generate_reviews
@@ -61,6 +61,18 @@ def test_acl_imdb_tree(tmp_path: Path) -> None:
     assert {(decoded(task.test, i), int(task.test.labels[i])) for i in range(20)} == {
         (f"test {kind} {i}".encode(), label) for i in range(10) for label, kind in enumerate(("neg", "pos"))
     }
+
+
+@pytest.mark.parametrize("ending", ["é".encode(), "é".encode("latin-1")], ids=["UTF-8", "Latin-1"])
+def test_any_bytes_are_exported_and_read_back(ending: bytes, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for kind in ("pos", "neg"):
+            folder = tmp_path / "aclImdb" / split / kind
+            folder.mkdir(parents=True)
+            (folder / "1.txt").write_bytes(b"A review, fin" + ending)
+    dataset, fingerprint, *_ = load_dataset("text", tmp_path)
+    export_dataset("text", dataset, tmp_path / "out")
+    assert load_dataset("text", tmp_path / "out")[1] == fingerprint
 
 
 def test_csv_gets_its_own_split_and_name(tmp_path: Path) -> None:
