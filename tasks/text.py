@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test")
 LABELS = {"negative": 0, "positive": 1, "neg": 0, "pos": 1, "0": 0, "1": 1}
 EMBEDDED = "reviews-synthetic"
+OWN_SPLIT = "-own-split"  # of a table without official splits, in its data set's name
 EMBEDDED_SIZES = {"train": 25_000, "test": 5_000}
 
 
@@ -48,7 +49,8 @@ class TextTask(TaskLoader):
         if files[0].is_dir():
             return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
         # What was exported must not come back as the real thing.
-        name = EMBEDDED if files[0].resolve().parent.name == EMBEDDED else "imdb"
+        folder = files[0].resolve().parent.name
+        name = folder if folder == EMBEDDED or folder.endswith(OWN_SPLIT) else "imdb"
         return Dataset(name, {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
 
     def download(self, hub: HubSource) -> Dataset:
@@ -68,10 +70,9 @@ class TextTask(TaskLoader):
 
     def export(self, dataset: Dataset, folder: Path) -> list[Path]:
         files = []
-        base = folder / (EMBEDDED if dataset.name == EMBEDDED else "imdb")
         for name, split in dataset.splits.items():
             columns = {"text": text_column(unpack_bytes(split.inputs[0])), "label": split.labels}
-            files.append(write_parquet(base / f"{name}.parquet", columns))
+            files.append(write_parquet(folder / dataset.name / f"{name}.parquet", columns))
         return files
 
 
@@ -145,4 +146,4 @@ def _read_csv(file: Path) -> Dataset:
     whole = _split(text, pa.chunked_array([pa.array(labels.astype(np.int64).to_numpy())]), str(file))
     test = stratified(whole.labels, len(whole) // 2, seed=0)
     train = np.setdiff1d(np.arange(len(whole)), test)
-    return Dataset(f"{file.stem}-own-split", {"train": whole.select(train), "test": whole.select(test)})
+    return Dataset(f"{file.stem}{OWN_SPLIT}", {"train": whole.select(train), "test": whole.select(test)})

@@ -1,10 +1,12 @@
-"""Embedded data, exported and read back, is the same data under the same name: synthetic stays synthetic."""
+"""Data exported and read back is the same under the same name: synthetic or home-made stays what it is."""
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tasks import export_dataset, load_dataset
+from tasks.packed import unpack_bytes
 
 
 @pytest.mark.parametrize("task", ["text", "retrieval", "lm", "mt"])
@@ -19,3 +21,15 @@ def test_synthetic_data_keeps_its_name(task: str, tmp_path: Path, monkeypatch: p
         again, found, *_ = load_dataset(task, place)
         assert again.name == dataset.name
         assert found == fingerprint or task == "lm"  # a text's last line gets its break
+
+
+def test_a_table_of_ones_own_does_not_become_imdb(tmp_path: Path) -> None:
+    reviews = [f"review {i}" for i in range(20)]
+    pd.DataFrame({"review": reviews, "sentiment": ["positive", "negative"] * 10}).to_csv(tmp_path / "mine.csv")
+    dataset, *_ = load_dataset("text", tmp_path / "mine.csv")
+    files = export_dataset("text", dataset, tmp_path / "out")
+    again, *_ = load_dataset("text", files[0].parent)
+    assert again.name == dataset.name == "mine-own-split"
+    for split in ("train", "test"):
+        first, second = (unpack_bytes(data.splits[split].inputs[0]) for data in (dataset, again))
+        assert first == second
