@@ -9,7 +9,7 @@ from pathlib import Path
 from tasks.files import atomic_path
 
 from .leaderboard import row_of
-from .published import read_published
+from .published import published_on, read_published
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Entry, Table
 
@@ -94,6 +94,8 @@ def _note(table: Table) -> str:
     )
     if r.data.dataset.endswith("-synthetic"):
         note += " Synthetic data: not comparable with any published figure."
+    elif (known := published_on(r.config.task, r.config.family)) and r.data.dataset not in known:
+        note += f" Published figures are of other data ({distinct(known)}) and not comparable."
     return note
 
 
@@ -115,9 +117,9 @@ def distinct(texts: Iterable[str]) -> str:
 
 
 def display_published(table: Table) -> Display | None:
-    """Published accuracies of the table's task and family; None where there are none, or the data are synthetic."""
+    """Published accuracies of the table's task and family; None where there are none, or they are of other data."""
     r = table.first
-    if r.data.dataset.endswith("-synthetic"):
+    if r.data.dataset not in published_on(r.config.task, r.config.family):
         return None
     found = [
         row
@@ -126,8 +128,6 @@ def display_published(table: Table) -> Display | None:
         and row["family"] == r.config.family
         and row["metric"] == "test_accuracy_pct"
     ]
-    if not found:
-        return None
     found.sort(key=lambda row: (row["source"], row["model"]))
     return Display(
         f"Published for {r.config.task}, family {r.config.family}",

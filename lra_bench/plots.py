@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tasks import Task
 from tasks.files import atomic_path
 
-from .published import PublishedPoint, published_points
+from .published import PublishedPoint, published_on, published_points
 from .stats import axis_label, lower_is_better
 from .tables import Entry, Table
 
@@ -131,12 +131,11 @@ def tradeoff_points(table: Table) -> list[TradeoffPoint]:
 
 
 def published_beside(table: Table) -> list[PublishedPoint]:
-    """Published points that may be drawn beside the table's: of its family, on real data, with softmax to relate to."""
-    if table.first.data.dataset.endswith("-synthetic") or table.reference is None:
+    """Published points that may be drawn beside the table's: of its family and data, with softmax to relate to."""
+    task, family = table.first.config.task, table.first.config.family
+    if table.reference is None or table.reference.profiled("peak_memory_mb") is None:
         return []
-    if table.reference.profiled("peak_memory_mb") is None:
-        return []
-    return published_points(table.first.config.task, table.first.config.family)
+    return published_points(task, family) if table.first.data.dataset in published_on(task, family) else []
 
 
 def _tradeoff(axes: Axes, table: Table) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from . import ROOT
 
 PUBLISHED = ROOT / "results" / "published"
+# The data sets, by our names, that figures of a task are of. The generator of ListOps is the release's own.
+DATASETS = {"text": {"imdb"}, "listops": {"listops-release", "listops-generated"}, "retrieval": {"aan"}}
 
 
 def read_published() -> list[dict[str, str]]:
@@ -18,6 +20,12 @@ def read_published() -> list[dict[str, str]]:
         with path.open(encoding="utf-8") as file:
             rows += list(csv.DictReader(file))
     return rows
+
+
+def published_on(task: str, family: str) -> set[str]:
+    """The data sets that the figures of a task and family are of, which alone may be read beside them."""
+    found = any(row["task"].lower() == task and row["family"] == family for row in read_published())
+    return DATASETS.get(task, set()) if found else set()
 
 
 @dataclass(frozen=True)

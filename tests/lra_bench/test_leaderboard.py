@@ -85,7 +85,9 @@ def test_runs_without_a_result_stay_visible(make_record: Callable[..., Record]) 
     assert "oom: no memory" in markdown(tables)
 
 
-def test_markdown_shows_published_figures_apart_and_only_for_real_data(make_record: Callable[..., Record]) -> None:
+def test_markdown_shows_published_figures_apart_and_only_beside_the_same_data(
+    make_record: Callable[..., Record],
+) -> None:
     text = markdown(build_tables([make_record(protocol="compact")]))
     assert "### Published for text, family mlpen-2L" in text
     assert "Nystromformer" in text
@@ -93,6 +95,10 @@ def test_markdown_shows_published_figures_apart_and_only_for_real_data(make_reco
     synthetic = markdown(build_tables([make_record(protocol="compact", dataset="reviews-synthetic")]))
     assert "Published" not in synthetic
     assert "Synthetic data: not comparable" in synthetic
+    other = markdown(build_tables([make_record(protocol="compact", dataset="mine-own-split")]))
+    assert "Published for" not in other
+    assert "Published figures are of other data (imdb) and not comparable." in other
+    assert "ublished" not in markdown(build_tables([make_record(dataset="mine-own-split")]))  # quick has no family
 
 
 @pytest.mark.parametrize(
@@ -184,11 +190,12 @@ def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
     write_plots(tmp_path, build_tables(records))
     (picture,) = tmp_path.glob("tradeoff-*.svg")
     assert "Skyformer (skyformer)" in picture.read_text()
-    synthetic = [make_record(m, protocol="compact", dataset="reviews-synthetic") for m in ("softmax", "rfa")]
-    (tmp_path / "other").mkdir()
-    write_plots(tmp_path / "other", build_tables(synthetic))
-    (picture,) = (tmp_path / "other").glob("tradeoff-*.svg")
-    assert "skyformer" not in picture.read_text()
+    for dataset in ("reviews-synthetic", "mine-own-split"):
+        other = [make_record(m, protocol="compact", dataset=dataset) for m in ("softmax", "rfa")]
+        (tmp_path / dataset).mkdir()
+        write_plots(tmp_path / dataset, build_tables(other))
+        (picture,) = (tmp_path / dataset).glob("tradeoff-*.svg")
+        assert "skyformer" not in picture.read_text()
 
 
 def test_colours_tell_models_apart() -> None:
