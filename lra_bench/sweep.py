@@ -58,22 +58,10 @@ def resolve_cells(
     data_source: see `source_for`. Raises ConfigError for anything wrong, and for an attention setting that none of the
     models has.
     """
-    from models import UnknownAttention, check_settings
-
-    usable: dict[str, dict[str, object]] = {}
-    for model in models:
-        attention = read_model(model).attention
-        usable[model] = {}
-        for key, value in overrides.items():
-            section, _, name = key.partition(".")
-            if section == "attention" and len(models) > 1:
-                try:
-                    check_settings(attention, {name: value})
-                except UnknownAttention as error:
-                    if "no setting" in str(error):
-                        continue
-                    raise ConfigError(str(error)) from None
-            usable[model][key] = value
+    usable = {
+        model: {key: value for key, value in overrides.items() if len(models) == 1 or _concerns(key, model)}
+        for model in models
+    }
     unused = [key for key in overrides if not any(key in chosen for chosen in usable.values())]
     if unused:
         raise ConfigError(f"none of the models {', '.join(models)} has the setting {unused[0]!r}")
@@ -93,6 +81,20 @@ def resolve_cells(
         for seed in seeds
         for model in models
     ]
+
+
+def _concerns(override: str, model: str) -> bool:
+    """Whether the model has what an override sets. Raises ConfigError."""
+    from models import UnknownAttention
+    from models.registry import attention_settings
+
+    section, _, name = override.partition(".")
+    if section != "attention":
+        return True
+    try:
+        return name in attention_settings(read_model(model).attention).model_fields
+    except UnknownAttention as error:
+        raise ConfigError(str(error)) from None
 
 
 def source_for(task: str, data: str) -> str:

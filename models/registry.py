@@ -81,7 +81,9 @@ def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        if first["type"] != "extra_forbidden":
+        if first["type"] == "missing":
+            message = f"setting {key!r} has no default; give it a value"
+        elif first["type"] != "extra_forbidden":
             message = f"{key} = {first['input']!r}: {first['msg'].lower()}"
         elif model.model_fields:
             near = difflib.get_close_matches(key, model.model_fields) or sorted(model.model_fields)

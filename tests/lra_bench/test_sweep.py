@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 
 from lra_bench.cell import CellPlan
+from lra_bench.config import ConfigError
 from lra_bench.engines import Engine, LocalEngine, Running, run_process
 from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
 from lra_bench.records import write_record
 from lra_bench.resolve import resolve
-from lra_bench.sweep import plan_cells, run_cells
+from lra_bench.sweep import plan_cells, resolve_cells, run_cells
 
 from .conftest import TINY
 from .test_cli import SETTINGS, lra_bench
@@ -33,6 +34,37 @@ def plans_of(
         for model in models
     ]
     return plan_cells(configs, out, threads=1, say=silent)
+
+
+def test_settings_go_to_the_models_that_have_them(tmp_path: Path) -> None:
+    plugin = tmp_path / "two.py"
+    plugin.write_text(
+        "from models import MultiHeadAttention, register_attention\n"
+        "@register_attention('two-settings')\nclass Two(MultiHeadAttention):\n"
+        "    def __init__(self, dim, num_heads, max_len, *, rank: int, width: int, **shared):\n"
+        "        super().__init__(dim, num_heads, max_len, **shared)\n"
+        "    def attend(self, q, k, v, padding_mask):\n        return v\n"
+    )
+    load_plugins([str(plugin)])
+
+    def resolved(overrides: dict[str, object], *models: str) -> dict[str, dict[str, object]]:
+        options = {"device": "cpu", "data_source": "embedded", "plugins": ()}
+        configs = resolve_cells(["text"], models, "quick", [0], overrides=overrides, **options)  # type: ignore[arg-type]
+        return {config.model_name: config.attention.settings for config in configs}
+
+    both = {"attention.rank": 3, "attention.width": 4}
+    found = resolved({**both, "attention.num_features": 8}, "softmax", "rfa", "two-settings")
+    assert found["two-settings"] == {"rank": 3, "width": 4}
+    assert found["rfa"]["num_features"] == 8
+    assert found["softmax"] == {}
+    with pytest.raises(ConfigError, match="'width' has no default; give it a value"):
+        resolved({"attention.rank": 3}, "softmax", "two-settings")
+    with pytest.raises(ConfigError, match="rank = 'x'"):
+        resolved({**both, "attention.rank": "x"}, "softmax", "two-settings")
+    with pytest.raises(ConfigError, match="none of the models softmax, rfa has the setting"):
+        resolved({"attention.rank": 3}, "softmax", "rfa")
+    with pytest.raises(ConfigError, match="no setting 'rnak'; did you mean 'rank'"):
+        resolved({**both, "attention.rnak": 3}, "two-settings")
 
 
 def test_two_workers_share_the_threads_and_log_apart(reviews: Path, tmp_path: Path) -> None:
