@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 # Variables of the command line, passed on when given.
-OPTIONS = $(if $(TASK),--task $(TASK)) $(if $(MODELS),--models $(MODELS)) $(if $(PROTOCOL),--protocol $(PROTOCOL)) \
-	$(if $(DATA),--data $(DATA)) $(if $(DEVICE),--device $(DEVICE)) $(if $(SEEDS),--seeds $(SEEDS)) $(OUT_OPTION) $(ARGS)
-OUT_OPTION = $(if $(OUT),--out $(OUT))
+OPTIONS = $(if $(TASK),--task "$(TASK)") $(if $(MODELS),--models "$(MODELS)") $(if $(PROTOCOL),--protocol "$(PROTOCOL)") \
+	$(if $(DATA),--data "$(DATA)") $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEEDS),--seeds "$(SEEDS)") $(OUT_OPTION) $(ARGS)
+OUT_OPTION = $(if $(OUT),--out "$(OUT)")
 
 .PHONY: help setup bench sweep profile reference leaderboard report bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
 	test-all test-cuda lint
