@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# Variables of the command line, passed on when given.
+# Variables of the command line, passed on when given; blanks stay, and ~ is the home that not every shell puts there.
+home = $(patsubst ~/%,$(HOME)/%,$(1))
 OPTIONS = $(if $(TASK),--task "$(TASK)") $(if $(MODELS),--models "$(MODELS)") $(if $(PROTOCOL),--protocol "$(PROTOCOL)") \
-	$(if $(DATA),--data "$(DATA)") $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEEDS),--seeds "$(SEEDS)") $(OUT_OPTION) $(ARGS)
-OUT_OPTION = $(if $(OUT),--out "$(OUT)")
+	$(if $(DATA),--data "$(call home,$(DATA))") $(if $(DEVICE),--device "$(DEVICE)") $(if $(SEEDS),--seeds "$(SEEDS)") $(OUT_OPTION) $(ARGS)
+OUT_OPTION = $(if $(OUT),--out "$(call home,$(OUT))")
 
 .PHONY: help setup bench sweep profile reference leaderboard report bench-attention decode bench-trainer bench-listops bench-retrieval bench-batching test \
 	test-all test-cuda lint
