@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 SPLITS = ("train", "test")
 LABELS = {"negative": 0, "positive": 1, "neg": 0, "pos": 1, "0": 0, "1": 1}
 EMBEDDED = "reviews-synthetic"
-OWN_SPLIT = "-own-split"  # of a table without official splits, in its data set's name
 EMBEDDED_SIZES = {"train": 25_000, "test": 5_000}
 
 
 @register_task("text")
 class TextTask(TaskLoader):
-    """Reads the parquet layout of the hub, an unpacked aclImdb tree, or a CSV with review and sentiment columns."""
+    """Reads the parquet layout of the hub, an unpacked aclImdb tree, or a CSV with review and sentiment columns.
+
+    Parquet files are the data set that their folder is named after; the hub's folder of IMDb is `plain_text`.
+    """
 
     def find(self, folder: Path) -> list[Path]:
         for base in (folder, folder / "imdb", folder / "plain_text", folder / EMBEDDED):
@@ -48,9 +50,9 @@ class TextTask(TaskLoader):
             return _read_csv(files[0])
         if files[0].is_dir():
             return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
-        # What was exported must not come back as the real thing.
+        # Other reviews, or exported synthetic ones, must not pass for IMDb's.
         folder = files[0].resolve().parent.name
-        name = folder if folder == EMBEDDED or folder.endswith(OWN_SPLIT) else "imdb"
+        name = "imdb" if folder == "plain_text" else folder
         return Dataset(name, {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
 
     def download(self, hub: HubSource) -> Dataset:
@@ -146,4 +148,4 @@ def _read_csv(file: Path) -> Dataset:
     whole = _split(text, pa.chunked_array([pa.array(labels.astype(np.int64).to_numpy())]), str(file))
     test = stratified(whole.labels, len(whole) // 2, seed=0)
     train = np.setdiff1d(np.arange(len(whole)), test)
-    return Dataset(f"{file.stem}{OWN_SPLIT}", {"train": whole.select(train), "test": whole.select(test)})
+    return Dataset(f"{file.stem}-own-split", {"train": whole.select(train), "test": whole.select(test)})

@@ -23,6 +23,17 @@ def test_synthetic_data_keeps_its_name(task: str, tmp_path: Path, monkeypatch: p
         assert found == fingerprint or task == "lm"  # a text's last line gets its break
 
 
+def test_other_reviews_in_the_same_layout_are_not_imdb(tmp_path: Path) -> None:
+    for folder, name in (("imdb", "imdb"), ("plain_text", "imdb"), ("yelp", "yelp")):
+        for split in ("train", "test"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            pd.DataFrame({"text": ["a", "b"] * 5, "label": [0, 1] * 5}).to_parquet(
+                tmp_path / folder / f"{split}.parquet"
+            )
+        dataset, *_ = load_dataset("text", tmp_path / folder)
+        assert dataset.name == name
+
+
 def test_a_table_of_ones_own_does_not_become_imdb(tmp_path: Path) -> None:
     reviews = [f"review {i}" for i in range(20)]
     pd.DataFrame({"review": reviews, "sentiment": ["positive", "negative"] * 10}).to_csv(tmp_path / "mine.csv")
