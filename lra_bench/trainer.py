@@ -139,10 +139,10 @@ class Trainer:
                 losses.clear()
             if evaluate:
                 self._validate(started)
+            check()  # before saving: who is told to stop saves anyway, and would write this state twice
             if save:
                 progress.seconds = time.perf_counter() - started
                 self._save()
-            check()
 
     def _validate(self, started: float) -> None:
         progress, metric = self.progress, self.objective.spec.metric

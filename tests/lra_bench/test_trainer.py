@@ -79,6 +79,9 @@ def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_a
     with pytest.raises(KeyboardInterrupt):
         first.fit()
     assert first.progress.step == count == stop_at + 1
+    saved = [p for p in (tmp_path / "broken.pt", previous(tmp_path / "broken.pt")) if p.exists()]
+    steps = [torch.load(path, weights_only=True)["progress"]["step"] for path in saved]
+    assert steps == [step for step in (count, (count - 1) // 4 * 4) if step]  # two states, not one twice
     torch.manual_seed(12345)
     second = trainer(config, task, tmp_path / "broken.pt")
     second.fit()
