@@ -1,10 +1,15 @@
-"""Writing files so that no reader ever sees half of one."""
+"""Names of folders, and writing files so that no reader ever sees half of one."""
 
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def folder_name(file: Path) -> str:
+    """What the folder of `file` is called, wherever links lead: a cache's files may be links into one of hashes."""
+    return Path(os.path.abspath(file)).parent.name
 
 
 @contextmanager

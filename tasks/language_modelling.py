@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import DataError, Dataset, Split
+from .files import folder_name
 from .packed import PackedSequences, pack_bytes, unpack_bytes
 from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
@@ -58,7 +59,7 @@ class LanguageModelling(TaskLoader):
             return self.encode(f"{files[0].stem}-own-split", parts)
         if files[0].suffix == ".tokens":
             return self.encode("wikitext", {split: f.read_bytes() for split, f in zip(SPLITS, files, strict=True)})
-        name = files[0].name[: -len("train.parquet")].rstrip("_-.") or files[0].parent.name
+        name = files[0].name[: -len("train.parquet")].rstrip("_-.") or folder_name(files[0])
         return self.encode(name, {split: _read_lines(file) for split, file in zip(SPLITS, files, strict=True)})
 
     def download(self, hub: HubSource) -> Dataset:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import DataError, Dataset, Split
+from .files import folder_name
 from .packed import PackedSequences, unpack_bytes
 from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
@@ -44,7 +45,7 @@ class RetrievalTask(TaskLoader):
         if files[0].suffix == ".parquet":
             documents, index = _read_documents(files[0])
             pairs = {s: _read_pairs(file, index) for s, file in zip(SPLITS, files[1:], strict=True)}
-            return _dataset(files[0].resolve().parent.name, documents, pairs)
+            return _dataset(folder_name(files[0]), documents, pairs)
         return read_release(files)
 
     def download(self, hub: HubSource) -> Dataset:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .dataset import DataError, Dataset, Split, stratified
+from .files import folder_name
 from .packed import PackedSequences, pack_bytes, unpack_bytes
 from .parquet import read_columns, text_column, write_parquet
 from .registry import HubSource, TaskLoader, register_task
@@ -51,7 +52,7 @@ class TextTask(TaskLoader):
         if files[0].is_dir():
             return Dataset("imdb", {split: _read_tree(files[0].parent.parent / split) for split in SPLITS})
         # Other reviews, or exported synthetic ones, must not pass for IMDb's.
-        folder = files[0].resolve().parent.name
+        folder = folder_name(files[0])
         name = "imdb" if folder == "plain_text" else folder
         return Dataset(name, {split: _read_parquet([f for f in files if f.name.startswith(split)]) for split in SPLITS})
 

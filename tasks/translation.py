@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .dataset import DataError, Dataset, Split
+from .files import folder_name
 from .packed import PackedSequences
 from .parquet import read_columns, write_parquet
 from .registry import HubSource, TaskLoader, register_task
@@ -62,7 +63,7 @@ class Translation(TaskLoader):
         )
 
     def read(self, files: list[Path]) -> Dataset:
-        name = files[0].parent.name
+        name = folder_name(files[0])
         if files[0].suffix == ".parquet":
             return self._encode(name, {split: self._read(f) for split, f in zip(SPLITS, files, strict=True)})
         lines = [_read_lines(file) for file in files]

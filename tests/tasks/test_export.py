@@ -34,6 +34,18 @@ def test_other_reviews_in_the_same_layout_are_not_imdb(tmp_path: Path) -> None:
         assert dataset.name == name
 
 
+def test_a_data_set_is_called_as_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("blobs", "imdb", "mine"):
+        (tmp_path / folder).mkdir()
+    for split in ("train", "validation", "test"):
+        pd.DataFrame({"text": ["a", "b"] * 5, "label": [0, 1] * 5}).to_parquet(tmp_path / "blobs" / f"0{split}")
+        (tmp_path / "imdb" / f"{split}.parquet").symlink_to(tmp_path / "blobs" / f"0{split}")  # as the hub's cache does
+        pd.DataFrame({"en": ["one"], "de": ["eins"]}).to_parquet(tmp_path / "mine" / f"{split}.parquet")
+    assert load_dataset("text", tmp_path)[0].name == "imdb"
+    monkeypatch.chdir(tmp_path / "mine")
+    assert load_dataset("mt", ".")[0].name == "mine"
+
+
 def test_a_table_of_ones_own_does_not_become_imdb(tmp_path: Path) -> None:
     reviews = [f"review {i}" for i in range(20)]
     pd.DataFrame({"review": reviews, "sentiment": ["positive", "negative"] * 10}).to_csv(tmp_path / "mine.csv")
