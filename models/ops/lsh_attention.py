@@ -66,7 +66,7 @@ def lsh_attention(
     largest = scores.detach().amax(dim=-1, keepdim=True)
     weights = (scores - largest).exp()
     total = weights.sum(dim=-1, keepdim=True)
-    mixed = drop(weights, dropout) @ _with_chunk_before(v)
+    mixed = drop(weights, dropout).to(v.dtype) @ _with_chunk_before(v)
     sums = torch.cat((mixed.to(total.dtype), total, largest), dim=-1).flatten(2, 3).flatten(0, 1)
     sums = _take_rows(sums, rank.flatten(0, 1)[:, None], order.flatten(0, 1)[:, None])
     mixed, total, largest = sums.view(batch, heads, rounds, padded_len, -1).split((head_dim, 1, 1), dim=-1)
