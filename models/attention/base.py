@@ -3,8 +3,15 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+
+def check_mask(padding_mask: Tensor | None) -> None:
+    """Raise TypeError for a mask that is not of bools."""
+    if padding_mask is not None and padding_mask.dtype != torch.bool:
+        raise TypeError(f"padding_mask is of {padding_mask.dtype}; expected torch.bool, True = padding")
 
 
 class MultiHeadAttention(nn.Module, ABC):
@@ -35,8 +42,10 @@ class MultiHeadAttention(nn.Module, ABC):
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding; returns the shape of x.
 
-        None instead of a mask: nothing is padded. Rows at padded positions hold no meaning.
+        None instead of a mask: nothing is padded. Rows at padded positions hold no meaning. Raises TypeError for a mask
+        of numbers, which elsewhere often means the opposite.
         """
+        check_mask(padding_mask)
         q, k, v = self._project(x)
         return self._join(self.attend(q, k, v, padding_mask))
 

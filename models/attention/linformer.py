@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from ..ops.softmax_attention import softmax_attention
 from ..registry import register_attention
-from .base import MultiHeadAttention
+from .base import MultiHeadAttention, check_mask
 
 
 @register_attention("linformer")
@@ -54,8 +54,12 @@ class LinformerAttention(MultiHeadAttention):
         """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding. Returns x's shape.
 
         E (x W + b) is computed as (E x) W + (E 1) b: the projections of keys and values then see k rows, not seq_len.
+        Raises ValueError for a sequence over max_len.
         """
+        check_mask(padding_mask)
         batch, seq_len, _ = x.shape
+        if seq_len > self.max_len:
+            raise ValueError(f"sequence of {seq_len} tokens; this Linformer takes at most {self.max_len}")
         real = x if padding_mask is None else x.masked_fill(padding_mask.unsqueeze(-1), 0.0)
         ones = x.new_ones(batch, seq_len, 1) if padding_mask is None else (~padding_mask).unsqueeze(-1).to(x.dtype)
         mixed = []

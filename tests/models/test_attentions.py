@@ -76,6 +76,14 @@ def test_a_fully_padded_row_is_finite_and_harms_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_mask_of_numbers_is_refused(name: str) -> None:
+    x = torch.randn(2, 10, DIM)
+    for mask in (torch.ones(2, 10), torch.ones(2, 10, dtype=torch.long)):
+        with pytest.raises(TypeError, match=r"expected torch.bool, True = padding"):
+            layer(name)(x, padding_mask=mask)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
 def test_state_dict_round_trip(name: str) -> None:
     torch.manual_seed(1)
     first = build_attention(name, dim=DIM, num_heads=HEADS, max_len=MAX_LEN).eval()

@@ -76,6 +76,11 @@ def test_linformer_projects_to_no_more_rows_than_there_are_positions() -> None:
     assert layer.key_projection.shape == (40, 40)
 
 
+def test_linformer_refuses_what_is_longer_than_its_projection() -> None:
+    with pytest.raises(ValueError, match="sequence of 41 tokens; this Linformer takes at most 40"):
+        build_attention("linformer", 32, 4, 40)(torch.randn(1, 41, 32))
+
+
 def test_performer_is_the_quadratic_formula_from_the_same_features() -> None:
     layer = build_attention("performer", 32, 4, 64, num_features=64).eval()
     assert isinstance(layer, PerformerAttention)
