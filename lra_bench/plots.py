@@ -194,7 +194,8 @@ def _pareto(points: Iterable[tuple[float, float]], lower: bool = False) -> list[
 def _learning(axes: Axes, table: Table) -> bool:
     """The metric on validation against steps: mean over seeds, band from the lowest to the highest."""
     drawn = False
-    for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label, reverse=True)):
+    ordered = sorted(table.entries, key=lambda e: e.label, reverse=True)
+    for number, entry in enumerate(ordered, max(0, 4 - len(ordered))):  # few curves are thin ones
         curve = entry.learning_curve
         if not curve:
             continue

@@ -94,7 +94,8 @@ def learning_chart(table: Table) -> Chart | None:
     """The metric on validation against steps, a band from the lowest to the highest seed. None without a curve."""
     labels = [e.label for e in table.entries]
     traces: list[Any] = []
-    for number, entry in enumerate(sorted(table.entries, key=lambda e: e.label)):
+    ordered = sorted(table.entries, key=lambda e: e.label)
+    for number, entry in enumerate(ordered, max(0, 4 - len(ordered))):  # few curves are thin ones
         curve, colour = entry.learning_curve, colour_of(entry.label, labels)
         if not curve:
             continue
