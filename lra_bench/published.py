@@ -23,8 +23,9 @@ def read_published() -> list[dict[str, str]]:
 
 
 def published_on(task: str, family: str) -> set[str]:
-    """The data sets that the figures of a task and family are of, which alone may be read beside them."""
-    found = any(row["task"].lower() == task and row["family"] == family for row in read_published())
+    """The data sets that the accuracies of a task and family are of, which alone may be read beside them."""
+    kind = (task, family, "test_accuracy_pct")
+    found = any((row["task"].lower(), row["family"], row["metric"]) == kind for row in read_published())
     return DATASETS.get(task, set()) if found else set()
 
 
