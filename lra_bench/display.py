@@ -11,7 +11,7 @@ from tasks.files import atomic_path
 from .leaderboard import row_of
 from .published import published_on, read_published
 from .stats import axis_label, decimals, lower_is_better
-from .tables import Entry, Table
+from .tables import Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
@@ -79,7 +79,11 @@ def _note(table: Table) -> str:
     r = table.first
     records = [record for entry in table.entries for record in entry.records]
     # What ended before it was measured may not have got so far as to be compiled.
-    timed = {e.label: all(x.machine.compiled for x in e.records if x.profile) for e in table.entries if _timed(e)}
+    timed = {
+        e.label: all(x.machine.compiled for x in e.records if x.profile)
+        for e in table.entries
+        if e.profiled("step_time_ms")
+    }
     how = compiled_words(timed)
     compiled = "" if how == "eager" else f", {how},"
     lower = " Lower is better." if lower_is_better(table.metric) else ""
@@ -97,10 +101,6 @@ def _note(table: Table) -> str:
     elif (known := published_on(r.config.task, r.config.family)) and r.data.dataset not in known:
         note += f" Published figures are of other data ({distinct(known)}) and not comparable."
     return note
-
-
-def _timed(entry: Entry) -> bool:
-    return any(record.profile for record in entry.records)
 
 
 def compiled_words(compiled: Mapping[str, bool]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from . import ROOT
 
@@ -13,6 +14,7 @@ PUBLISHED = ROOT / "results" / "published"
 DATASETS = {"text": {"imdb"}, "listops": {"listops-release", "listops-generated"}, "retrieval": {"aan"}}
 
 
+@cache
 def read_published() -> list[dict[str, str]]:
     """All rows: model, task, metric, value, std, family, protocol, source."""
     rows = []
