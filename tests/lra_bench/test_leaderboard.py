@@ -101,6 +101,15 @@ def test_markdown_shows_published_figures_apart_and_only_beside_the_same_data(
     assert "ublished" not in markdown(build_tables([make_record(dataset="mine-own-split")]))  # quick has no family
 
 
+def test_published_figures_beside_changed_settings_say_so(make_record: Callable[..., Record]) -> None:
+    record = make_record(protocol="compact")
+    changed = record.config.model_copy(update={"overrides": "data.max_len=1024"})
+    note = "never ranked with the rows above, which are of protocol compact{}."
+    assert note.format("") in markdown(build_tables([record]))
+    text = markdown(build_tables([record.model_copy(update={"config": changed})]))
+    assert note.format(" with data.max_len=1024") in text
+
+
 @pytest.mark.parametrize(
     ("accuracy", "plateau"), [(35.0, "root operator"), (36.5, "digits"), (30.0, ""), (17.0, "majority class")]
 )
