@@ -143,6 +143,11 @@ class RunConfig(Section):
     train: TrainConfig
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    @property
+    def protocol_label(self) -> str:
+        """The protocol and what --set changed of it, in words."""
+        return f"{self.protocol} with {self.overrides}" if self.overrides else self.protocol
+
     def per_process(self, count: int) -> RunConfig:
         """The same with one of `count` processes' share of a batch. Raises ConfigError where they cannot be equal."""
         if self.train.batch_size % count:

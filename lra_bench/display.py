@@ -129,13 +129,12 @@ def display_published(table: Table) -> Display | None:
         and row["metric"] == "test_accuracy_pct"
     ]
     found.sort(key=lambda row: (row["source"], row["model"]))
-    changed = f" with {r.config.overrides}" if r.config.overrides else ""
     return Display(
         f"Published for {r.config.task}, family {r.config.family}",
         ["model", "accuracy %", "source"],
         [[x["model"], x["value"] + (f" ± {x['std']}" if x["std"] else ""), x["source"]] for x in found],
         "Copied from their sources, measured by others on other machines, never ranked with the rows above,"
-        f" which are of protocol {r.config.protocol}{changed}.",
+        f" which are of protocol {r.config.protocol_label}.",
     )
 
 

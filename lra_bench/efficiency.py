@@ -45,8 +45,7 @@ class Group:
     @property
     def title(self) -> str:
         c, machine = self.first.config, self.first.machine
-        changed = f" with {c.overrides}" if c.overrides else ""
-        return f"{c.task}, protocol {c.protocol}{changed}, batch {c.train.batch_size}, {machine.label}"
+        return f"{c.task}, protocol {c.protocol_label}, batch {c.train.batch_size}, {machine.label}"
 
     @property
     def note(self) -> str:

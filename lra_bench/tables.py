@@ -154,8 +154,7 @@ class Table:
     @property
     def title(self) -> str:
         r = self.first
-        changed = f" with {r.config.overrides}" if r.config.overrides else ""
-        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol}{changed}, {r.machine.label}"
+        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol_label}, {r.machine.label}"
 
     @property
     def slug(self) -> str:
