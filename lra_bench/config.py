@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -62,6 +62,9 @@ class DataConfig(Section):
     test_items: PositiveInt | None = None
 
 
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+
+
 class TrainConfig(Section):
     """Optimiser, schedule and rhythm.
 
@@ -78,7 +81,7 @@ class TrainConfig(Section):
     schedule: Literal["linear", "rsqrt"]
     warmup: NonNegativeInt
     weight_decay: NonNegativeFloat
-    betas: tuple[float, float]
+    betas: tuple[Beta, Beta]
     eps: PositiveFloat
     clip_norm: NonNegativeFloat
     eval_every: PositiveInt

@@ -28,7 +28,7 @@ from .step import TrainingStep
 
 
 class Diverged(RuntimeError):
-    """The training loss became NaN or infinite."""
+    """The training loss, or a score, became NaN or infinite."""
 
 
 @dataclass
@@ -166,12 +166,17 @@ class Trainer:
             )
 
     def evaluate(self, data: DeviceSplit, final: bool = False) -> Evaluation:
-        """The task's metric on a whole split, the last incomplete batch included; final: see Objective.evaluate."""
+        """The task's metric on a whole split, the last incomplete batch included; final: see Objective.evaluate.
+
+        Raises Diverged where the metric is no number.
+        """
         model = self.model.eval()
         # Evaluation has many shapes; trimmed to their lengths, eager batches beat compiled full ones.
         with torch.inference_mode(), torch.compiler.set_stance("force_eager"), self.accelerator.autocast():
             evaluation = self.objective.evaluate(model, data, self.accelerator, final)
         model.train()
+        if not math.isfinite(evaluation.value):
+            raise Diverged(f"{self.objective.spec.metric} became {evaluation.value} after step {self.progress.step}")
         return evaluation
 
     def test(self) -> tuple[Evaluation, float]:

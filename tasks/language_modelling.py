@@ -139,8 +139,13 @@ class WordLanguageModelling(LanguageModelling):
 
 
 def score(nats: float, metric: str) -> float:
-    """Mean negative log-likelihood of a token as bits per byte or as perplexity."""
-    return math.exp(nats) if metric == "perplexity" else nats / math.log(2)
+    """Mean negative log-likelihood of a token as bits per byte or as perplexity, which may be too large for a float."""
+    if metric != "perplexity":
+        return nats / math.log(2)
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
 
 
 def _targets(segments: PackedSequences) -> NDArray[np.integer]:

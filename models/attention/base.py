@@ -61,7 +61,11 @@ class MultiHeadAttention(nn.Module, ABC):
         return self._join(y), state
 
     def remember(self, memory: Tensor, padding_mask: Tensor | None = None) -> Any:
-        """What cross attention needs of `memory`, `[batch, memory_len, dim]`: computed once for all its queries."""
+        """What cross attention needs of `memory`, `[batch, memory_len, dim]`: computed once for all its queries.
+
+        padding_mask: `[batch, memory_len]`, as for `forward`.
+        """
+        check_mask(padding_mask)
         weight, bias = self._slice(1, 3)
         k, v = self._heads(F.linear(memory, weight, bias)).chunk(2, dim=1)
         return self.summarize(k, v, padding_mask)

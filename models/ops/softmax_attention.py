@@ -21,13 +21,14 @@ def softmax_attention(
     q: `[batch, heads, num_queries, head_dim]`; k, v: `[batch, heads, num_keys, head_dim]`;
     padding_mask: `[batch, num_keys]` bool, True = leave the key out; dropout: probability, on the weights;
     before: causal attention, where query t sees the first `before` + t + 1 keys.
-    Returns `[batch, heads, num_queries, head_dim]`. With every key masked the weights are uniform, not NaN.
+    Returns `[batch, heads, num_queries, head_dim]`. With every key masked the weights are uniform, in float16 finite.
     """
     # Scaled queries: to scale the scores is another pass over the matrix, and one more in backward.
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # [batch, heads, num_queries, num_keys]
     if padding_mask is not None:
         # Added to the scores, a mask passes over the matrix once; filled in, backward has to pass over it as well.
-        scores = scores + padding_mask[:, None, None, :].to(scores.dtype) * torch.finfo(scores.dtype).min
+        # Half of the least number, lest float16 add a score to it and arrive at -inf.
+        scores = scores + padding_mask[:, None, None, :].to(scores.dtype) * (torch.finfo(scores.dtype).min / 2)
     if before is not None:
         unseen = ~causal_mask(q.shape[2], k.shape[2], before, q.device)
         scores = scores.masked_fill(unseen, torch.finfo(scores.dtype).min)

@@ -96,6 +96,7 @@ def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
         ("model.num_heads=3", "model.dim 64 is not divisible by model.num_heads 3"),
         ("model.pooling=max", "model.pooling = 'max'"),
         ("train.betas=0.9", "train.betas = 0.9"),
+        ("train.betas=[2,0.9]", "input should be less than 1"),
         ("attention.num_feature=3", "no setting 'num_feature'; did you mean 'num_features'"),
         ("attention.num_features=a", "num_features = 'a'"),
     ],

@@ -18,7 +18,7 @@ from lra_bench.records import Record, Score, unpack_numbers
 from lra_bench.resolve import resolve
 from lra_bench.stats import score_of_sums
 from lra_bench.tables import build_tables
-from lra_bench.trainer import Trainer
+from lra_bench.trainer import Diverged, Trainer
 from tasks import Metric, Task, load_task
 
 from .conftest import TINY
@@ -96,6 +96,16 @@ def test_a_carried_state_makes_one_text_of_the_segments(model: str, book: Path, 
     assert carried == pytest.approx(float(whole), rel=1e-5)
     separate = trainer(small("lm", model, data__max_len=16), load_task("lm", book, 16), tmp_path / "d.pt")
     assert separate.evaluate(separate.test_data).value != pytest.approx(carried, rel=1e-4)
+
+
+@pytest.mark.parametrize(("weight", "score"), [(float("nan"), "nan"), (1e4, "inf")])
+def test_a_score_that_is_no_number_is_divergence(weight: float, score: str, book: Path, tmp_path: Path) -> None:
+    t = trainer(small("lm", data__max_len=16), load_task("lm", book, 16), tmp_path / "c.pt")
+    t.objective.spec = t.objective.spec.model_copy(update={"metric": "perplexity"})  # e to the 710 is beyond a float
+    with torch.no_grad():
+        t.model.vocabulary.weight.mul_(weight)  # type: ignore[union-attr, operator]
+    with pytest.raises(Diverged, match=f"perplexity became {score} after step 0"):
+        t.evaluate(t.test_data)
 
 
 @pytest.mark.parametrize("rows_", [1, 3, 8, 500])

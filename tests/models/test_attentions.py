@@ -196,3 +196,9 @@ def test_explicit_softmax_takes_float32_under_bf16_autocast(before: int | None) 
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = softmax_attention(q, k, v, mask, before=before)
     torch.testing.assert_close(rounded.float(), exact, atol=0.05, rtol=0.05)
+
+
+def test_explicit_softmax_takes_float16_with_every_key_padded() -> None:
+    """A score below -16 added to the least float16 would be -inf, and a row of them NaN."""
+    q = torch.full((2, HEADS, 8, 4), 10.0, dtype=torch.float16)
+    assert softmax_attention(q, -q, q, lengths_to_mask([0, 8], 8)).isfinite().all()

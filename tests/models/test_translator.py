@@ -126,6 +126,13 @@ def test_a_model_in_training_translates_as_in_evaluation_and_stays_in_training(v
         assert all(module.training for module in model.modules())
 
 
+@each_variant
+def test_a_mask_of_numbers_is_refused(variant: str) -> None:
+    model, (source, mask) = build(variant), sources(9, 4)
+    with pytest.raises(TypeError, match=r"expected torch.bool, True = padding"):
+        model.remember(model.encode(source, mask), mask.long())
+
+
 def test_attentions_without_the_forms_are_refused() -> None:
     with pytest.raises(TypeError, match="no causal form"):
         build_translator("linformer", vocab_size=9, max_len=8)
