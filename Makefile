@@ -85,10 +85,10 @@ bench-batching: $(READY)
 	@$(BIN)/python -m benchmarks.batching_share $(ARGS)
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto -m "not slow and not cuda" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not cuda" $(ARGS)
 
 test-all: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto -m "not cuda" $(ARGS)
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m "not cuda" $(ARGS)
 
 # On a machine with a card, which the other tests do not look at.
 test-cuda: $(VENV)/.dev

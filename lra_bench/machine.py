@@ -57,13 +57,20 @@ class Code(BaseModel, extra="forbid", frozen=True):
 
 
 def cpu_name() -> str:
-    """The processor's own name, as Linux tells it, else what platform says."""
+    """The processor's own name, as Linux tells it, else what platform says, and the vector instructions torch uses.
+
+    Without these, virtual machines on processors of different generations bear one name and would share a table.
+    """
+    from torch.backends.cpu import get_cpu_capability
+
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    name = next(named, platform.processor() or platform.machine())
+    instructions = get_cpu_capability()
+    return name if instructions == "DEFAULT" else f"{name} ({instructions})"
 
 
 def describe_machine(device: str, precision: str, threads: int | None = None) -> Machine:
