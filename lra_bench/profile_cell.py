@@ -1,4 +1,4 @@
-"""One model at one length in a fresh process: `python -m lra_bench.profile_cell`, started by `profile_grid`."""
+"""One model at one length in a fresh process, started by `profile_grid`."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def profile_cell(plan: ProfilePlan) -> None:
         write_record(plan.out, record.model_copy(update={**outcome, "created": now()}))
 
 
-def main() -> None:
-    """Read the plan from standard input and carry it out."""
+def main(plan: str) -> None:
+    """`profile_cell` with the plan as JSON, until it is told to stop."""
     stop_on_sigterm()
     end_with_parent()
     try:
-        profile_cell(ProfilePlan.model_validate_json(sys.stdin.read()))
+        profile_cell(ProfilePlan.model_validate_json(plan))
     except KeyboardInterrupt:
         sys.exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.stdin.read())

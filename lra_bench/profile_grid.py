@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .config import RunConfig
-from .isolated import run_module
+from .isolated import Ending, run_forked, run_module
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
-from .profile_cell import ProfilePlan
+from .profile_cell import ProfilePlan, main
 from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
 
+# What every cell on a CPU would take four seconds to import: torch._dynamo is the optimisers', cli the command's own.
+PRELOAD = (
+    "torch._dynamo",
+    *(f"lra_bench.{name}" for name in ("cli", "profile_cell", "build", "compiling", "profiler")),
+)
 MODES: tuple[Mode, ...] = ("inference", "train")  # in this order: the second needs more memory
 
 
@@ -44,7 +49,7 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
         for path in written.values():
             path.unlink(missing_ok=True)
         if waiting:
-            ending = run_module("lra_bench.profile_cell", ProfilePlan(out=out, records=waiting).model_dump_json())
+            ending = _run(ProfilePlan(out=out, records=waiting), config.device)
         for mode, record in plans.items():
             found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
             if found is None:
@@ -60,6 +65,13 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
         if waiting and ending.stopped:
             raise KeyboardInterrupt
     return records
+
+
+def _run(plan: ProfilePlan, device: str) -> Ending:
+    """Carry the plan out in a fresh process."""
+    if device == "cpu" and sys.platform == "linux":
+        return run_forked(main, plan.model_dump_json(), PRELOAD)
+    return run_module("lra_bench.profile_cell", plan.model_dump_json())
 
 
 def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:

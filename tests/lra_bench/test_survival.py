@@ -66,6 +66,31 @@ def test_a_killed_sweep_leaves_no_cell_behind_and_is_gone_on_with(reviews: Path,
     assert final["loss_curve"][: len(stopped["loss_curve"])] == stopped["loss_curve"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a cell of its parent's death on Linux")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_profile_leaves_no_cell_behind(number: signal.Signals, tmp_path: Path) -> None:
+    plugin, started, out = tmp_path / "endless.py", tmp_path / "started", tmp_path / "out"
+    plugin.write_text(
+        "import os, pathlib, time\nfrom models import MultiHeadAttention, register_attention\n"
+        "@register_attention('endless')\nclass Endless(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n"
+        f"        pathlib.Path({str(started)!r}).write_text(str(os.getpid()))\n"
+        "        time.sleep(0 if hasattr(q, 'fake_mode') else 3600)\n"
+    )
+    profile = start("profile", "--plugin", plugin, "--models", "endless,linear", "--lengths", "64", "--out", out)
+    wait_for(lambda: started.exists() and started.read_text())
+    cell = psutil.Process(int(started.read_text()))
+    profile.send_signal(number)
+    _, errors = profile.communicate(timeout=60)
+    _, alive = psutil.wait_procs([cell], timeout=30)
+    assert not alive
+    if number == signal.SIGINT:
+        assert profile.returncode == 130
+        assert "Traceback" not in errors
+        records = [json.loads(path.read_text()) for path in out.glob("profiles/*.json")]
+        assert [(r["config"]["model_name"], r["status"]) for r in records] == [("endless", "interrupted")] * 2
+
+
 def test_two_commands_at_once_share_what_each_finishes(reviews: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     arguments = ["run", "--task", "text", "--model", "linear", "--data", reviews, "--out", out, *SETTINGS, *LONG]
