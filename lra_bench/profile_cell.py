@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from .isolated import end_with_parent, limit_address_space, stop_on_sigterm
+from .isolated import deferred_interrupt, end_with_parent, limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import Mode, ProfileRecord, now, write_record
 
@@ -41,9 +41,11 @@ def profile_cell(plan: ProfilePlan) -> None:
     )
     estimates: dict[Mode, Estimate] = {}
     for record in plan.records:
-        # An attention may need real values; then its operations stay unknown, but it is measured all the same.
-        with suppress(Exception):
+        # An attention may need real values; then its operations stay unknown, but it is measured all the same. An
+        # interrupt has to wait, as in a cell that trains.
+        with deferred_interrupt() as check, suppress(Exception):
             estimates[record.mode] = estimate_step(config, record.mode)
+        check()
     if config.device == "cpu":
         limit_address_space()
         keep_freed_memory(max((e.memory_bytes for e in estimates.values()), default=0))
