@@ -67,7 +67,7 @@ def test_a_killed_sweep_leaves_no_cell_behind_and_is_gone_on_with(reviews: Path,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a cell of its parent's death on Linux")
-@pytest.mark.parametrize(("number", "fake"), [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGKILL, False)])
+@pytest.mark.parametrize(("number", "fake"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGKILL, False)])
 def test_a_stopped_profile_leaves_no_cell_behind(number: signal.Signals, fake: bool, tmp_path: Path) -> None:
     """Stopped in a step that never ends, and where an error is lost: when a fake tensor goes, for its estimate."""
     plugin, started, out = tmp_path / "endless.py", tmp_path / "started", tmp_path / "out"
@@ -87,7 +87,7 @@ def test_a_stopped_profile_leaves_no_cell_behind(number: signal.Signals, fake: b
     _, errors = profile.communicate(timeout=60)
     _, alive = psutil.wait_procs([cell], timeout=30)
     assert not alive
-    if number == signal.SIGINT:
+    if number == signal.SIGTERM:
         assert profile.returncode == 130
         assert "Traceback" not in errors
         records = [json.loads(path.read_text()) for path in out.glob("profiles/*.json")]
