@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from .config import RunConfig
@@ -70,7 +71,8 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
 def _run(plan: ProfilePlan, device: str) -> Ending:
     """Carry the plan out in a fresh process."""
     if device == "cpu" and sys.platform == "linux":
-        return run_forked(main, plan.model_dump_json(), PRELOAD)
+        with suppress(OSError):  # of a temporary folder whose name is too long for a socket, say
+            return run_forked(main, plan.model_dump_json(), PRELOAD)
     return run_module("lra_bench.profile_cell", plan.model_dump_json())
 
 

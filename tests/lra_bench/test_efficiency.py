@@ -118,6 +118,15 @@ def test_a_crashing_plugin_is_a_row(tmp_path: Path) -> None:
     assert table.loc[("linear", "train"), "status"] == "ok"
 
 
+def test_without_room_for_a_socket_a_cell_starts_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)  # sockets have names of 107 bytes at most
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    done = lra_bench("profile", "--models", "linear", "--lengths", "64", "--out", tmp_path / "out", *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert (pd.read_csv(tmp_path / "out" / "efficiency.csv")["status"] == "ok").all()
+
+
 @pytest.mark.parametrize("lengths", ["", "12,x", "0", "-5"])
 def test_bad_lengths_are_one_line(lengths: str, tmp_path: Path) -> None:
     done = lra_bench("profile", f"--lengths={lengths}", "--out", tmp_path)
