@@ -31,7 +31,9 @@ def compiles(config: RunConfig, accelerator: Accelerator, full: bool = False) ->
             batch = objective.random_batch(full)
         try:
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # of torch about itself
-            TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, True)(batch)
+            step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, True)
+            for _ in range(3 if step.mode else 1):  # CUDA graphs: once to warm up, once to capture, once to replay
+                step(batch)
         except Exception as error:
             if is_out_of_memory(error):
                 raise

@@ -72,7 +72,8 @@ class TrainConfig(Section):
     with sequences of similar length, which pads less but changes the batches; label_smoothing: share of a target's
     probability spread over all tokens, in translation; average: test the mean of the weights at the last so many
     validations, in place of the best one's; precision: auto is bf16 on a GPU that has it; compile: torch.compile, auto
-    where a run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py).
+    where a run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py), or its mode
+    reduce-overhead, which replays the compiled blocks as CUDA graphs.
     """
 
     steps: PositiveInt
@@ -90,7 +91,7 @@ class TrainConfig(Section):
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=1.0)
     average: NonNegativeInt = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    compile: bool | Literal["auto"] = "auto"
+    compile: bool | Literal["auto", "reduce-overhead"] = "auto"
 
 
 class EvaluationConfig(Section):

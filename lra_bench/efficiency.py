@@ -111,7 +111,7 @@ def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
 
     def group_key(r: ProfileRecord) -> tuple[object, ...]:
         c = r.config
-        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.label, c.train.compile
+        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.label, str(c.train.compile)
 
     def cell_key(r: ProfileRecord) -> tuple[object, ...]:
         return *group_key(r), r.config.data.max_len, r.mode, label(r)

@@ -35,6 +35,7 @@ def profile(
     """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
     from .config import ConfigError
     from .profile_grid import profile_lengths
+    from .resolve import parse_overrides
     from .results_cli import show_efficiency
 
     parts = split(lengths)
@@ -52,7 +53,8 @@ def profile(
         compile_=None,
     )
     on_gpu = base[0].device == "cuda"
-    training: dict[str, Any] = {"compile": on_gpu if compile_ is None else compile_}
+    chosen = parse_overrides(settings).get("train.compile", "auto") if compile_ is None else compile_
+    training: dict[str, Any] = {"compile": on_gpu if chosen == "auto" else chosen}
     if batch_size or not on_gpu:
         training["batch_size"] = batch_size or 2
     configs = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
@@ -12,14 +13,14 @@ from .objectives import Objective
 from .optim import build_optimizer
 
 
-def compile_blocks(model: nn.Module) -> None:
+def compile_blocks(model: nn.Module, mode: str | None = None) -> None:
     """Compile the transformer's blocks for fixed shapes, in place; parameters keep their names.
 
-    Block by block, so that one compilation serves every layer; evaluation stays eager.
+    Block by block, so that one compilation serves every layer; evaluation stays eager. mode: torch.compile's.
     """
     for module in model.modules():
         if isinstance(module, Block):
-            module.compile(dynamic=False)
+            module.compile(dynamic=False, mode=mode)
 
 
 class TrainingStep:
@@ -30,8 +31,9 @@ class TrainingStep:
     ) -> None:
         train = objective.config.train
         self.objective, self.clip_norm = objective, train.clip_norm
+        self.mode = train.compile if compiled and isinstance(train.compile, str) else None
         if compiled:
-            compile_blocks(model)
+            compile_blocks(model, self.mode)
         # Autocast and gradients shared among processes are the prepared model's own. In bf16 no loss is scaled, so that
         # the rest needs no more than torch, whose calls take the host less time than accelerate's around them.
         self.model = accelerator.prepare(model)
@@ -40,6 +42,8 @@ class TrainingStep:
     def __call__(self, batch: Batch) -> Tensor:
         """One update. Returns the loss, detached, on the device."""
         self.optimizer.zero_grad(set_to_none=True)
+        if self.mode:  # what the last step's graphs returned may be written over
+            torch.compiler.cudagraph_mark_step_begin()
         loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
         loss.backward()
         if self.clip_norm:

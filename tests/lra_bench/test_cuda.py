@@ -100,10 +100,11 @@ def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: st
 
 
 @each_classifier
+@pytest.mark.parametrize("compile_", [True, "reduce-overhead"])
 def test_compiled_steps_are_the_eager_ones(
-    model: str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+    model: str, compile_: bool | str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = {**STILL, "train.compile": True, "train.precision": "fp32"}
+    overrides = {**STILL, "train.compile": compile_, "train.precision": "fp32"}
     config = resolve("text", model, "quick", device="cuda", overrides=overrides)
     torch.compiler.reset()
     losses = []
