@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -55,6 +55,14 @@ def split(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+def check_said_once(option: str, value: object, setting: str, overrides: Mapping[str, object]) -> None:
+    """Raise ConfigError for an option that is given, so that value is not None, beside --set of its setting."""
+    from .config import ConfigError
+
+    if value is not None and setting in overrides:
+        raise ConfigError(f"{option} and --set {setting} say the same thing; give one of them")
+
+
 def arena() -> list[str]:
     """The tasks of the Long Range Arena: those that label sequences."""
     from tasks import list_tasks, task_spec
@@ -84,6 +92,7 @@ def resolve_options(
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
     overrides = parse_overrides(settings)
+    check_said_once("--compile", compile_, "train.compile", overrides)
     if compile_ is not None:
         overrides["train.compile"] = compile_
     if protocol:

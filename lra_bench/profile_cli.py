@@ -7,7 +7,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from .options import DEFAULT_ZOO, Device, Json, Models, Out, Plugin, Settings, resolve_options, split
+from .options import DEFAULT_ZOO, Device, Json, Models, Out, Plugin, Settings, check_said_once, resolve_options, split
 
 app = typer.Typer()
 
@@ -41,6 +41,11 @@ def profile(
     parts = split(lengths)
     if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
         raise ConfigError(f"--lengths {lengths!r}: expected positive numbers separated by commas, such as 1024,4096")
+    named = parse_overrides(settings)
+    if "data.max_len" in named:
+        raise ConfigError("--set data.max_len: the lengths of a profile are those of --lengths")
+    check_said_once("--batch-size", batch_size, "train.batch_size", named)
+    check_said_once("--compile", compile_, "train.compile", named)
     base = resolve_options(
         [task],
         split(models),
@@ -53,9 +58,10 @@ def profile(
         compile_=None,
     )
     on_gpu = base[0].device == "cuda"
-    chosen = parse_overrides(settings).get("train.compile", "auto") if compile_ is None else compile_
-    training: dict[str, Any] = {"compile": on_gpu if chosen == "auto" else chosen}
-    if batch_size or not on_gpu:
+    training: dict[str, Any] = {}  # where --set does not say otherwise
+    if named.get("train.compile", "auto") == "auto":
+        training["compile"] = on_gpu if compile_ is None else compile_
+    if batch_size or not (on_gpu or "train.batch_size" in named):
         training["batch_size"] = batch_size or 2
     configs = [
         config.model_copy(

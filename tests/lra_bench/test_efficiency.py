@@ -127,12 +127,13 @@ def test_without_room_for_a_socket_a_cell_starts_from_nothing(monkeypatch: pytes
     assert (pd.read_csv(tmp_path / "out" / "efficiency.csv")["status"] == "ok").all()
 
 
-def test_a_setting_compiles_a_profile_too(tmp_path: Path) -> None:
-    settings = [*SMALL[:-1], "--set", "train.compile=reduce-overhead"]
+def test_settings_count_in_a_profile_too(tmp_path: Path) -> None:
+    settings = [*SMALL[:-1], "--set", "train.compile=reduce-overhead", "--set", "train.batch_size=3"]
     done = lra_bench("profile", "--models", "linear", "--lengths", "64", "--out", tmp_path, *settings)
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "efficiency.csv").set_index("mode")
     assert table["compiled"].to_dict() == {"inference": False, "train": True}
+    assert (table["batch_size"] == 3).all()
     assert "train.compile=reduce-overhead" in (tmp_path / "efficiency.md").read_text()
 
 
