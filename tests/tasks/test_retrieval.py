@@ -1,12 +1,15 @@
 """Retrieval: parquet and release layouts, the embedded set."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from tasks import DataError, Task, export_dataset, load_dataset, load_task
+from tasks import DataError, Split, Task, export_dataset, load_dataset, load_task, trivial_baselines
+from tasks.packed import pack_bytes
+from tasks.retrieval import _similarity
 
 TEXTS = {"P1": "first paper é", "P2": 'a "second" one', "P3": "third"}
 PAIRS = [(1, "P1", "P2"), (0, "P1", "P3"), (0, "P3", "P2")]
@@ -102,6 +105,33 @@ def test_popularity_alone_predicts_nothing() -> None:
     seen = np.array([popularity.get(start, 0) for start in task.test.inputs[1].starts.tolist()])
     guess = (seen > np.median(seen)).astype(int)
     assert abs((guess == task.test.labels).mean() - 0.5) < 0.06
+
+
+def similarity_naive(first: bytes, second: bytes) -> float:
+    a, b = (Counter(text[i : i + 4] for i in range(len(text) - 3)) for text in (first, second))
+    norm = (sum(n * n for n in a.values()) * sum(n * n for n in b.values())) ** 0.5
+    return sum(a[run] * b[run] for run in a) / norm if norm else 0.0
+
+
+def pairs_of(rows: list[tuple[bytes, bytes, int]]) -> Split:
+    first, second, labels = zip(*rows, strict=True)
+    return Split((pack_bytes(list(first)), pack_bytes(list(second))), np.array(labels, np.int64))
+
+
+def test_the_guess_from_shared_runs_of_bytes() -> None:
+    same, like, unlike, short = b"attention is", b"attention as", b"\xff\x00other \xfe", b"abc"
+    rows = [(same, same, 1), (same, like, 1), (like, unlike, 0), (short, short, 0), (short, b"", 0), (unlike, same, 1)]
+    pairs = pairs_of(rows)
+    assert _similarity(pairs) == pytest.approx([similarity_naive(a, b) for a, b, _ in rows])
+    # The threshold is between nothing and the least of the two citations that share anything; the third is missed.
+    found = trivial_baselines("retrieval", pairs, pairs)
+    assert found == {"majority class": 50.0, "shared runs of 4 bytes": pytest.approx(100 * 5 / 6)}
+    # It is the training's, above what the first of these pairs shares.
+    other = pairs_of([(b"attention", b"inattentive", 1), (unlike, same, 0), (short, same, 0), (like, like, 1)])
+    assert trivial_baselines("retrieval", pairs, other)["shared runs of 4 bytes"] == 75.0
+    # Nothing but citations in training: all are taken for them.
+    ones = pairs_of([(a, b, 1) for a, b, _ in rows])
+    assert trivial_baselines("retrieval", ones, pairs)["shared runs of 4 bytes"] == 50.0
 
 
 def test_no_files_is_bad_input(tmp_path: Path) -> None:
