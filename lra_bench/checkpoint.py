@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tasks.files import atomic_path
 
@@ -54,13 +55,17 @@ def remove_checkpoint(path: Path) -> None:
         candidate.unlink(missing_ok=True)
 
 
-def random_state() -> dict[str, Any]:
-    """States of torch's generators, which drive dropout and the draws of random features."""
-    return {"cpu": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []}
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """States of torch's generators that drive dropout and the draws of random features in a run on `device`.
+
+    On CUDA that of its own card and of no other, so that the run can go on where more or fewer of them are visible.
+    """
+    card = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
+    return {"cpu": torch.get_rng_state(), **card}
 
 
-def set_random_state(state: dict[str, Any]) -> None:
-    """Restore what `random_state` returned."""
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Restore what `random_state` returned, to a device of the same type."""
     torch.set_rng_state(state["cpu"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)

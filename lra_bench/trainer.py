@@ -198,7 +198,7 @@ class Trainer:
                 "model": self.model.state_dict(),
                 "optimizer": self.training_step.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
-                "random": random_state(),
+                "random": random_state(self.accelerator.device),
             }
             save_checkpoint(self.checkpoint, state)
 
@@ -212,7 +212,8 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.training_step.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
-            set_random_state(state["random"])
+            if self.accelerator.is_main_process:  # who wrote it; others' dropout is not to become the same
+                set_random_state(state["random"], self.accelerator.device)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise RuntimeError(

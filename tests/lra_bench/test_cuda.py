@@ -255,7 +255,7 @@ def test_several_cells_share_a_card(reviews: Path, tmp_path: Path) -> None:
 def test_random_states_travel_in_checkpoints() -> None:
     from lra_bench.checkpoint import random_state, set_random_state
 
-    state = random_state()
+    state = random_state(CARD)
     first = torch.rand(4, device=CARD)
-    set_random_state(tree_map_only(Tensor, torch.clone, state))
+    set_random_state(tree_map_only(Tensor, torch.clone, state), CARD)
     assert torch.equal(torch.rand(4, device=CARD), first)

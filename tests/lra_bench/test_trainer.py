@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator
 
 from lra_bench.build import build_model, count_parameters, estimate_step
-from lra_bench.checkpoint import load_checkpoint, previous, save_checkpoint
+from lra_bench.checkpoint import load_checkpoint, previous, random_state, save_checkpoint, set_random_state
 from lra_bench.config import RunConfig
 from lra_bench.optim import learning_rate_factor
 from lra_bench.records import unpack_bits
@@ -87,6 +87,29 @@ def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_a
     second.fit()
     assert outcome(second) == outcome(unbroken)
     assert second.test() == unbroken.test()
+
+
+def test_a_run_goes_on_where_it_sees_other_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {index: torch.tensor([index], dtype=torch.uint8) for index in range(3)}
+    monkeypatch.setattr("torch.cuda.get_rng_state", lambda device: states[device.index])
+    monkeypatch.setattr("torch.cuda.set_rng_state", lambda state, device: states.update({device.index: state}))
+    state = random_state(torch.device("cuda:2"))
+    del states[2]
+    set_random_state(state, torch.device("cuda:0"))
+    assert {index: value.item() for index, value in states.items()} == {0: 2, 1: 1}
+
+
+def test_processes_that_go_on_together_draw_their_own_dropout(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(train__steps=8, train__checkpoint_every=4)
+    trainer(config, task, tmp_path / "c.pt").fit()
+    following = trainer(config, task, tmp_path / "c.pt")
+    monkeypatch.setattr(Accelerator, "is_main_process", False)
+    torch.manual_seed(1)
+    own = torch.get_rng_state()
+    assert following.fit().step == 8
+    assert torch.equal(torch.get_rng_state(), own)
 
 
 def test_damaged_checkpoints_are_named_and_not_used(
