@@ -78,7 +78,7 @@ def run_cell(plan: CellPlan) -> Record:
     started = now()
     try:
         _run(plan, outcome)
-        outcome["status"] = "ok"
+        outcome |= {"status": "ok", "reason": ""}
     except KeyboardInterrupt:
         outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
     except Diverged as error:

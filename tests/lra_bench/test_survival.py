@@ -149,7 +149,7 @@ def test_killed_at_random_moments_the_numbers_are_those_of_an_unbroken_run(
     assert all(died)
     start(broken).join()
     records = [read_record(record_path(plan.out, plan.record.run_id), Record) for plan in (whole, broken)]
-    assert all(record is not None and record.status == "ok" for record in records)
+    assert all(record is not None and (record.status, record.reason) == ("ok", "") for record in records)
     first, second = (record.model_dump() for record in records if record)
     for same in ("loss_curve", "validation_curve", "result", "steps"):
         assert first[same] == second[same]
