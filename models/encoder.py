@@ -41,6 +41,14 @@ class Block(nn.Module):
         )
         self.dropout = Dropout(dropout)
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """A pass, compiled or not, after what its attentions do uncompiled."""
+        if self.training:
+            for layer in self.children():
+                if isinstance(layer, MultiHeadAttention):
+                    layer.begin_pass()
+        return super().__call__(*args, **kwargs)
+
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), padding_mask=padding_mask))
         return x + self.mlp(self.mlp_norm(x))

@@ -92,6 +92,12 @@ class MultiHeadAttention(nn.Module, ABC):
         """Outputs of the queries `[batch, heads, seq_len, head_dim]` from what `summarize` returned."""
         raise TypeError(f"{type(self).__name__} has no cross attention")
 
+    def begin_pass(self) -> None:
+        """What every training pass changes in Python, such as a count of passes; its block calls it before each.
+
+        Apart from `forward`, because a compiled block would be cut there into pieces, or compiled anew for every count.
+        """
+
     def share_with(self, first: "MultiHeadAttention") -> None:
         """Use what is common to all layers of an encoder; called on every later layer with the first one."""
 

@@ -17,7 +17,8 @@ class PerformerAttention(MultiHeadAttention):
     """FAVOR+ (Choromanski et al. 2021), O(seq_len) time and memory.
 
     The random matrix is shared by the heads, kept in the state dict, and drawn anew in training every `redraw_every`
-    forward passes by torch's seeded generator; the number of passes so far is part of the state dict too.
+    passes through the layer's block by torch's seeded generator (a layer on its own keeps it, as the public package's
+    does); the number of passes so far is part of the state dict too.
 
     kernel: `softmax` (positive features) or `relu` (generalised attention); num_features: D; redraw_every: 0 keeps
     the first matrix; orthogonal: rows orthogonal in blocks of head_dim. Raises ValueError for num_features below 1.
@@ -57,14 +58,13 @@ class PerformerAttention(MultiHeadAttention):
         """Inverse of `get_extra_state`."""
         self.passes = int(state)
 
-    def _count_pass(self) -> None:
+    def begin_pass(self) -> None:
+        """Count the pass, and draw a new matrix when it is time."""
         self.passes += 1
         if self.redraw_every and self.passes % self.redraw_every == 0:
             self.projection.copy_(self._draw(len(self.projection)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        if self.training:
-            self._count_pass()
         if self.kernel == "relu":
             phi_q, phi_k = relu_features(q, self.projection), relu_features(k, self.projection)
         else:
@@ -76,9 +76,9 @@ class PerformerAttention(MultiHeadAttention):
 
 @functools.cache
 def _keep_counting_uncompiled() -> None:
-    """Leave the count of passes out of compiled graphs, which would be compiled anew whenever it changes.
+    """Leave the count of passes out of graphs even where a whole model is compiled, lest it be compiled anew for each.
 
     Called by the first Performer that is built: as a decorator it would import the compiler, more than a second,
     wherever `models` is imported.
     """
-    PerformerAttention._count_pass = torch.compiler.disable(PerformerAttention._count_pass)  # type: ignore[method-assign]
+    PerformerAttention.begin_pass = torch.compiler.disable(PerformerAttention.begin_pass)  # type: ignore[method-assign]

@@ -118,7 +118,7 @@ def _with_chunk_before(x: Tensor) -> Tensor:
 def _static_bias(num_chunks: int, chunk_size: int, like: Tensor) -> Tensor:
     """What is known before sorting: nothing lies before the first chunk, and a query meets itself on a diagonal."""
     bias = torch.zeros(num_chunks, chunk_size, 2 * chunk_size, dtype=like.dtype, device=like.device)
-    bias[0, :, :chunk_size] = torch.finfo(like.dtype).min
+    bias[0, :, :chunk_size].fill_(torch.finfo(like.dtype).min)  # = would compile to a constant in host memory
     bias.diagonal(offset=chunk_size, dim1=1, dim2=2).fill_(SELF_PENALTY)
     return bias
 

@@ -6,7 +6,9 @@ import sys
 import pytest
 import torch
 
-from models import build_attention, list_attentions
+from models import build_attention, build_encoder, list_attentions
+from models.attention.performer import PerformerAttention
+from models.encoder import Block
 
 
 @pytest.fixture(autouse=True)
@@ -36,17 +38,34 @@ def test_compiled_equals_eager(name: str) -> None:
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["performer", "rfa"])
-def test_a_compiled_layer_is_compiled_once(name: str) -> None:
-    layer = build_attention(name, dim=32, num_heads=2, max_len=64).train()
-    layer.compile(dynamic=False)
+@pytest.mark.parametrize("name", list_attentions())
+def test_a_block_is_one_graph_compiled_once(name: str) -> None:
+    # Without dropout, which on a CPU cuts it.
+    block = Block(build_attention(name, dim=32, num_heads=2, max_len=64), 32, 64, dropout=0.0).train()
+    block.compile(dynamic=False, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 64, 32)
-    first, second = layer(x), layer(x)
+    first, second = block(x, None), block(x, None)
     with torch.compiler.set_stance("fail_on_recompile"):
         for _ in range(5):
-            layer(x)
+            block(x, None)
     if name == "rfa":
         assert not torch.equal(first, second)  # other random matrices at every pass, compiled or not
+    if isinstance(block.attention, PerformerAttention):
+        assert block.attention.passes == 7
+
+
+def test_a_compiled_model_still_redraws() -> None:
+    model = build_encoder("performer", vocab_size=9, max_len=16, redraw_every=4).train()
+    model.compile(dynamic=False, backend="aot_eager")
+    layer = model.blocks[0].attention
+    assert isinstance(layer, PerformerAttention)
+    first, tokens = layer.projection.clone(), torch.ones(2, 16, dtype=torch.long)
+    model(tokens), model(tokens)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        model(tokens)
+        assert torch.equal(layer.projection, first)
+        model(tokens)
+    assert not torch.equal(layer.projection, first)
 
 
 def test_the_compiler_is_imported_only_where_something_is_compiled() -> None:

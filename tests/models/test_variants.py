@@ -7,6 +7,7 @@ from models import build_attention, build_encoder
 from models.attention.linformer import LinformerAttention
 from models.attention.performer import PerformerAttention
 from models.attention.rfa import RandomFeatureAttention
+from models.encoder import Block
 from models.ops.feature_maps import arccos_features, elu_features, positive_features
 from models.ops.linear_attention import linear_attention_naive
 
@@ -92,21 +93,26 @@ def test_performer_is_the_quadratic_formula_from_the_same_features() -> None:
 
 
 def test_performer_redraws_by_the_count_of_passes_which_is_saved() -> None:
-    layer = build_attention("performer", 32, 4, 64, redraw_every=3)
-    assert isinstance(layer, PerformerAttention)
+    def block(redraw_every: int) -> tuple[Block, PerformerAttention]:
+        layer = build_attention("performer", 32, 4, 64, redraw_every=redraw_every)
+        assert isinstance(layer, PerformerAttention)
+        return Block(layer, 32, 64, dropout=0.0), layer
+
+    model, layer = block(3)
     first = layer.projection.clone()
     for _ in range(2):
-        layer.train()(X)
-    layer.eval()(X)
+        model.train()(X, None)
+    model.eval()(X, None)
     assert torch.equal(layer.projection, first)
-    other = build_attention("performer", 32, 4, 64, redraw_every=3)
-    other.load_state_dict(layer.state_dict())
-    assert isinstance(other, PerformerAttention)
-    assert other.passes == 2
-    other.train()(X)
-    assert not torch.equal(other.projection, first)
-    fixed = build_attention("performer", 32, 4, 64, redraw_every=0).train()
-    assert torch.equal(fixed.projection, (fixed(X), fixed.projection)[1])
+    other, layer = block(3)
+    other.load_state_dict(model.state_dict())
+    assert layer.passes == 2
+    other.train()(X, None)
+    assert not torch.equal(layer.projection, first)
+    fixed, layer = block(0)
+    first = layer.projection.clone()
+    fixed.train()(X, None)
+    assert torch.equal(layer.projection, first)
 
 
 def test_performer_relu_kernel_runs_and_ignores_padding() -> None:
