@@ -11,12 +11,11 @@ import time
 from statistics import median
 
 import torch
-from accelerate import Accelerator
 
 from lra_bench.batching import TrainingOrder
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
-from lra_bench.step import TrainingStep
+from lra_bench.step import TrainingStep, build_accelerator
 from tasks import load_task
 
 
@@ -28,7 +27,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = resolve("text", "rfa", "compact", device=device, overrides={"train.precision": "fp32"})
     task = load_task("text", arguments.data, config.data.max_len)
-    accelerator = Accelerator(cpu=device == "cpu")
+    accelerator = build_accelerator(config)
     objective = objective_of(config)
     data = objective.on_device(task.train, accelerator.device)
     order = TrainingOrder(len(task.train), config.train.batch_size, config.seed)

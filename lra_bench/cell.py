@@ -114,12 +114,12 @@ def is_main_process() -> bool:
 def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     """Fill `outcome` with fields of the record as they become known."""
     import torch
-    from accelerate import Accelerator
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
+    from .step import build_accelerator
     from .trainer import Trainer
 
     config, threads = plan.record.config, plan.record.machine.threads
@@ -138,11 +138,8 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         check_room(needed)
         limit_address_space()
         keep_freed_memory(needed)
-    accelerator = Accelerator(
-        cpu=config.device == "cpu",
-        mixed_precision="bf16" if config.train.precision == "bf16" else "no",
-        log_with="tensorboard" if plan.tensorboard else None,
-        project_dir=plan.out / "tensorboard",
+    accelerator = build_accelerator(
+        config, log_with="tensorboard" if plan.tensorboard else None, project_dir=plan.out / "tensorboard"
     )
     # A cluster's node is not the machine that planned the run.
     machine = describe_machine(config.device, config.train.precision, threads)

@@ -27,18 +27,16 @@ class ProfilePlan(BaseModel, extra="forbid", frozen=True):
 def profile_cell(plan: ProfilePlan) -> None:
     """Measure and write every record of the plan; what cannot be measured is written with status and reason."""
     import torch
-    from accelerate import Accelerator
 
     from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
     from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
+    from .step import build_accelerator
 
     config = plan.records[0].config
     load_plugins(config.plugins)
-    accelerator = Accelerator(
-        cpu=config.device == "cpu", mixed_precision="bf16" if config.train.precision == "bf16" else "no"
-    )
+    accelerator = build_accelerator(config)
     estimates: dict[Mode, Estimate] = {}
     for record in plan.records:
         # An attention may need real values; then its operations stay unknown, but it is measured all the same. An

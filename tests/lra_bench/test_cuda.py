@@ -22,7 +22,7 @@ from lra_bench.memory import MIB, PeakMemory
 from lra_bench.objectives import Objective, objective_of
 from lra_bench.profiler import profile_training
 from lra_bench.resolve import resolve
-from lra_bench.step import TrainingStep
+from lra_bench.step import TrainingStep, build_accelerator
 from lra_bench.trainer import Trainer
 from models import build_decoder, build_translator
 from tasks import PackedSequences, Split, load_task
@@ -50,9 +50,11 @@ def accelerator(own_accelerator: None) -> Accelerator:
 
 @pytest.fixture
 def bf16_accelerator(own_accelerator: None) -> Iterator[Accelerator]:
-    accelerator = Accelerator(mixed_precision="bf16")
+    overrides = {"train.precision": "bf16"}
+    accelerator = build_accelerator(resolve("text", "rfa", "quick", device="cuda", overrides=overrides))
     yield accelerator
     accelerator.free_memory()
+    torch.backends.cuda.matmul.fp32_precision = "ieee"
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -19,6 +20,7 @@ from lra_bench.batching import DeviceSplit
 from lra_bench.config import ConfigError
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import names, resolve
+from lra_bench.step import build_accelerator
 from models import build_decoder
 from tasks import PackedSequences, Split
 
@@ -74,15 +76,26 @@ def check_bf16(task: str, model: str, device: str) -> None:
     with torch.device(device):
         batch = objective.random_batch()
     gradients = []
-    for enabled in (False, True):
+    for enabled in (True, False):
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if enabled else "ieee"  # as build_accelerator has it
         torch.manual_seed(1)
         network.zero_grad()
         with torch.autocast(device, dtype=torch.bfloat16, enabled=enabled):
             loss = objective.loss(objective.outputs(network, batch), batch)
         loss.backward()
         gradients.append(torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None]))
-    exact, rounded = gradients
+    rounded, exact = gradients
     assert 0 < (rounded - exact).norm() < 0.1 * exact.norm()
+
+
+@pytest.mark.usefixtures("own_accelerator")
+def test_products_that_bf16_leaves_in_fp32_are_rounded_to_tf32_and_those_of_fp32_are_not() -> None:
+    found = {}
+    for precision in ("bf16", "fp32"):
+        AcceleratorState._reset_state()
+        build_accelerator(resolve("text", "rfa", "quick", overrides={"train.precision": precision}))
+        found[precision] = torch.backends.cuda.matmul.fp32_precision
+    assert found == {"bf16": "tf32", "fp32": "ieee"}
 
 
 @pytest.mark.parametrize(("task", "model"), CELLS)
