@@ -24,7 +24,9 @@ def build_accelerator(config: RunConfig, **options: Any) -> Accelerator:
     themselves remain float32. In fp32 nothing is rounded.
     """
     bf16 = config.train.precision == "bf16"
-    torch.backends.cuda.matmul.fp32_precision = "tf32" if bf16 else "ieee"
+    if config.device == "cuda":
+        # Not by fp32_precision of cuda.matmul: whoever then asks torch for allow_tf32 gets an error.
+        torch.set_float32_matmul_precision("high" if bf16 else "highest")
     return Accelerator(cpu=config.device == "cpu", mixed_precision="bf16" if bf16 else "no", **options)
 
 

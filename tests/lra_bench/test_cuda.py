@@ -54,7 +54,7 @@ def bf16_accelerator(own_accelerator: None) -> Iterator[Accelerator]:
     accelerator = build_accelerator(resolve("text", "rfa", "quick", device="cuda", overrides=overrides))
     yield accelerator
     accelerator.free_memory()
-    torch.backends.cuda.matmul.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision("highest")
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:

@@ -77,7 +77,7 @@ def check_bf16(task: str, model: str, device: str) -> None:
         batch = objective.random_batch()
     gradients = []
     for enabled in (True, False):
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if enabled else "ieee"  # as build_accelerator has it
+        torch.set_float32_matmul_precision("high" if enabled and device == "cuda" else "highest")  # as a run has it
         torch.manual_seed(1)
         network.zero_grad()
         with torch.autocast(device, dtype=torch.bfloat16, enabled=enabled):
@@ -93,9 +93,9 @@ def test_products_that_bf16_leaves_in_fp32_are_rounded_to_tf32_and_those_of_fp32
     found = {}
     for precision in ("bf16", "fp32"):
         AcceleratorState._reset_state()
-        build_accelerator(resolve("text", "rfa", "quick", overrides={"train.precision": precision}))
-        found[precision] = torch.backends.cuda.matmul.fp32_precision
-    assert found == {"bf16": "tf32", "fp32": "ieee"}
+        build_accelerator(resolve("text", "rfa", "quick", device="cuda", overrides={"train.precision": precision}))
+        found[precision] = torch.backends.cuda.matmul.fp32_precision, torch.backends.cuda.matmul.allow_tf32
+    assert found == {"bf16": ("tf32", True), "fp32": ("ieee", False)}
 
 
 @pytest.mark.parametrize(("task", "model"), CELLS)
