@@ -15,7 +15,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -24,7 +23,7 @@ from lra_bench.batching import Batch
 from lra_bench.objectives import objective_of
 from lra_bench.profiler import time_steps
 from lra_bench.resolve import resolve
-from lra_bench.step import TrainingStep
+from lra_bench.step import TrainingStep, build_accelerator
 
 BATCH, SEQUENCES, LAYERS = 32, 2, 2
 # They hand memory out or look at it differently.
@@ -88,10 +87,11 @@ def build(model: str, length: int, layers: int, compiled: bool) -> tuple[Trainin
         "model.num_layers": layers,
         "model.dropout": 0.0,
         "model.attention_dropout": 0.0,
+        "train.precision": "bf16",
     }
-    objective = objective_of(resolve("text", model, "compact", overrides=overrides))
-    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
-    step = TrainingStep(objective, objective.build_model().train(), accelerator, compiled)
+    config = resolve("text", model, "compact", overrides=overrides)
+    objective = objective_of(config)
+    step = TrainingStep(objective, objective.build_model().train(), build_accelerator(config), compiled)
     return step, objective.random_batch(full=True)
 
 
