@@ -32,6 +32,15 @@ class Batch:
         masks = (None,) * len(self.tokens) if self.full else self.padding_masks
         return tuple(t for pair in zip(self.tokens, masks, strict=True) for t in pair)
 
+    def split(self, size: int) -> list[Batch]:
+        """The same examples as batches of `size`, the last one of what is left; nothing is copied or trimmed."""
+        if len(self.labels) <= size:
+            return [self]
+        tokens = zip(*(t.split(size) for t in self.tokens), strict=True)
+        masks = zip(*(m.split(size) for m in self.padding_masks), strict=True)
+        parts = zip(tokens, masks, self.labels.split(size), strict=True)
+        return [Batch(t, m, labels, self.full) for t, m, labels in parts]
+
 
 class DeviceSplit:
     """A split whose batches are gathered from its packed tokens on `device`.

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from .config import AttentionConfig, RunConfig
 from .objectives import objective_of
 from .records import Mode
+from .step import add_gradients
 
 
 def build_model(config: RunConfig) -> nn.Module:
@@ -85,7 +86,7 @@ def estimate_step(config: RunConfig, mode: Mode = "train") -> Estimate:
         batch = objective.random_batch()
         moments = 0
         if mode == "train":
-            objective.loss(objective.outputs(model, batch), batch).backward()
+            add_gradients(objective, model, batch)
             moments = 2 * sum(p.numel() * p.element_size() for p in model.parameters())
         else:
             with torch.no_grad():

@@ -68,16 +68,19 @@ Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 class TrainConfig(Section):
     """Optimiser, schedule and rhythm.
 
-    schedule: `linear` or `rsqrt` (see lra_bench/optim.py); clip_norm 0: none; group_by_length: fill training batches
-    with sequences of similar length, which pads less but changes the batches; label_smoothing: share of a target's
-    probability spread over all tokens, in translation; average: test the mean of the weights at the last so many
-    validations, in place of the best one's; precision: auto is bf16 on a GPU that has it; compile: torch.compile, auto
-    where a run is long enough to win the time back and not grouped by length (see lra_bench/resolve.py), or its mode
-    reduce-overhead, which replays the compiled blocks as CUDA graphs.
+    micro_batch_size: how many examples of a batch are computed at a time, their gradients accumulated: the same step
+    in less memory, of several processes in each; null: all. schedule: `linear` or `rsqrt` (see lra_bench/optim.py);
+    clip_norm 0: none; group_by_length: fill training batches with sequences of similar length, which pads less but
+    changes the batches; label_smoothing: share of a target's probability spread over all tokens, in translation;
+    average: test the mean of the weights at the last so many validations, in place of the best one's; precision: auto
+    is bf16 on a GPU that has it; compile: torch.compile, auto where a run is long enough to win the time back and not
+    grouped by length (see lra_bench/resolve.py), or its mode reduce-overhead, which replays the compiled blocks as CUDA
+    graphs.
     """
 
     steps: PositiveInt
     batch_size: PositiveInt
+    micro_batch_size: PositiveInt | None = None
     lr: PositiveFloat
     schedule: Literal["linear", "rsqrt"]
     warmup: NonNegativeInt
@@ -92,6 +95,11 @@ class TrainConfig(Section):
     average: NonNegativeInt = 0
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool | Literal["auto", "reduce-overhead"] = "auto"
+
+    @property
+    def examples_at_once(self) -> int:
+        """The most examples of which a pass of training is made."""
+        return min(self.batch_size, self.micro_batch_size or self.batch_size)
 
 
 class EvaluationConfig(Section):

@@ -69,6 +69,10 @@ class Objective(ABC):
         """The mean loss of a batch."""
 
     @abstractmethod
+    def loss_terms(self, batch: Batch) -> Tensor | int:
+        """Of how many losses `loss` is the mean; a tensor where only the device knows."""
+
+    @abstractmethod
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         """The metric on all of `data`, for a model in evaluation. final: for the record, not only to choose weights."""
 
@@ -78,7 +82,7 @@ class Objective(ABC):
 
     def _batches(self, data: DeviceSplit, accelerator: Accelerator) -> Iterator[tuple[NDArray[np.int64], Batch]]:
         """This process's share of `data` for evaluation: which examples, and their batch."""
-        order = data.by_length(2 * self.config.train.batch_size)
+        order = data.by_length(2 * self.config.train.examples_at_once)
         for indices in order[accelerator.process_index :: accelerator.num_processes]:
             yield indices, data.batch(indices)
 
@@ -120,6 +124,9 @@ class Classification(Objective):
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(outputs, batch.labels)
 
+    def loss_terms(self, batch: Batch) -> int:
+        return len(batch.labels)
+
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         right = torch.zeros(len(data), dtype=torch.int32, device=accelerator.device)
         for indices, batch in self._batches(data, accelerator):
@@ -159,7 +166,10 @@ class LanguageModelling(Objective):
         return losses.masked_fill(mask[:, 1:], 0.0), states
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
-        return outputs.sum() / (~batch.padding_masks[0][:, 1:]).sum()
+        return outputs.sum() / self.loss_terms(batch)
+
+    def loss_terms(self, batch: Batch) -> Tensor:
+        return (~batch.padding_masks[0][:, 1:]).sum()
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         carry = self.config.evaluation.carry_state
@@ -231,6 +241,9 @@ class Translation(Objective):
         targets = batch.tokens[1][:, 1:]
         smoothing = self.config.train.label_smoothing if torch.is_grad_enabled() else 0.0
         return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0, label_smoothing=smoothing)
+
+    def loss_terms(self, batch: Batch) -> Tensor:
+        return (batch.tokens[1][:, 1:] != 0).sum()
 
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         """Every process translates its share, and each scores them all: the corpus's score is no mean of its parts."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from models.encoder import Block
 
@@ -40,6 +42,26 @@ def compile_blocks(model: nn.Module, mode: str | None = None) -> None:
             module.compile(dynamic=False, mode=mode)
 
 
+def add_gradients(objective: Objective, model: nn.Module, batch: Batch) -> Tensor:
+    """Add the gradients of the batch's mean loss to those that the parameters have; returns that loss, detached.
+
+    `train.examples_at_once` at a time, each part weighed by its share of the losses that the mean is of. Every part
+    draws dropout and random features of its own.
+    """
+    parts = batch.split(objective.config.train.examples_at_once)
+    losses = []
+    for part in parts:
+        # Processes share their gradients once, after the last part.
+        last = part is parts[-1]
+        with model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext():
+            loss = objective.loss(objective.outputs(model, part), part)
+            if len(parts) > 1:
+                loss = loss * (objective.loss_terms(part) / objective.loss_terms(batch))
+            loss.backward()
+        losses.append(loss.detach())
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
 class TrainingStep:
     """zero_grad, forward, loss, backward, clip, optimiser step; what the profiler times is this very object."""
 
@@ -61,9 +83,8 @@ class TrainingStep:
         self.optimizer.zero_grad(set_to_none=True)
         if self.mode:  # what the last step's graphs returned may be written over
             torch.compiler.cudagraph_mark_step_begin()
-        loss = self.objective.loss(self.objective.outputs(self.model, batch), batch)
-        loss.backward()
+        loss = add_gradients(self.objective, self.model, batch)
         if self.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
         self.optimizer.step()
-        return loss.detach()
+        return loss

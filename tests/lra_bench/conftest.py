@@ -1,10 +1,12 @@
 """Small configurations and records."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lra_bench.batching import Batch
 from lra_bench.config import RunConfig
 from lra_bench.machine import Code, Machine
 from lra_bench.records import DataRecord, Record, Result, StepProfile, run_id
@@ -28,6 +30,15 @@ def tiny(model: str = "rfa", **changes: object) -> RunConfig:
     named = {key.replace("__", "."): value for key, value in changes.items() if key not in ("seed", "data_source")}
     options = {key: value for key, value in changes.items() if key in ("seed", "data_source")}
     return resolve("text", model, "quick", overrides={**TINY, **named}, **options)  # type: ignore[arg-type]
+
+
+def padded(batch: Batch) -> Batch:
+    """The last 20 tokens of every other sequence are padding."""
+    masks = tuple(mask.clone() for mask in batch.padding_masks)
+    for mask in masks:
+        mask[::2, -20:] = True
+    tokens = tuple(t.masked_fill(mask, 0) for t, mask in zip(batch.tokens, masks, strict=True))
+    return dataclasses.replace(batch, tokens=tokens, padding_masks=masks)
 
 
 @pytest.fixture

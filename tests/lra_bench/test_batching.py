@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lra_bench.batching import LENGTH_MULTIPLE, DeviceSplit, TrainingOrder
+from lra_bench.batching import LENGTH_MULTIPLE, Batch, DeviceSplit, TrainingOrder
 from tasks import PackedSequences, Split
 
 
@@ -29,6 +29,19 @@ def test_a_batch_is_the_padded_sequences(sequences: list[list[int]], max_len: in
         assert tokens[row].tolist() == sequence + [0] * (tokens.shape[1] - len(sequence))
         assert mask[row].sum() == tokens.shape[1] - len(sequence)
     assert batch.labels.tolist() == chosen.tolist()
+
+
+@given(rows=st.integers(1, 9), size=st.integers(1, 12), full=st.booleans())
+def test_parts_of_a_batch_are_its_rows_in_order(rows: int, size: int, full: bool) -> None:
+    tokens, masks = torch.arange(4 * rows).view(2, rows, 2), torch.rand(2, rows, 2) < 0.5
+    parts = Batch((tokens[0], tokens[1]), (masks[0], masks[1]), torch.arange(rows), full).split(size)
+    assert [len(part.labels) for part in parts[:-1]] == [size] * (len(parts) - 1)
+    assert 1 <= len(parts[-1].labels) <= size
+    assert torch.cat([part.labels for part in parts]).tolist() == list(range(rows))
+    for number in (0, 1):
+        assert torch.cat([part.tokens[number] for part in parts]).equal(tokens[number])
+        assert torch.cat([part.padding_masks[number] for part in parts]).equal(masks[number])
+    assert {part.full for part in parts} == {full}
 
 
 @given(count=st.integers(1, 50), batch_size=st.integers(1, 60), seed=st.integers(0, 9))

@@ -28,7 +28,7 @@ from models import build_decoder, build_translator
 from tasks import PackedSequences, Split, load_task
 
 from ..benchmarks.test_decode import CONSTANT_STATES, check_captured
-from .conftest import TINY
+from .conftest import TINY, padded
 from .test_cli import SETTINGS, lra_bench
 from .test_device import CELLS, check_bf16
 
@@ -66,15 +66,6 @@ def moved(batch: Batch, device: torch.device) -> Batch:
     )
 
 
-def padded(batch: Batch) -> Batch:
-    """The last 20 tokens of every other sequence are padding."""
-    masks = tuple(mask.clone() for mask in batch.padding_masks)
-    for mask in masks:
-        mask[::2, -20:] = True
-    tokens = tuple(t.masked_fill(mask, 0) for t, mask in zip(batch.tokens, masks, strict=True))
-    return dataclasses.replace(batch, tokens=tokens, padding_masks=masks)
-
-
 def build_step(config: RunConfig, accelerator: Accelerator, compiled: bool = False) -> tuple[Objective, TrainingStep]:
     torch.manual_seed(0)
     objective = objective_of(config)
@@ -103,10 +94,13 @@ def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: st
 
 @each_classifier
 @pytest.mark.parametrize("compile_", [True, "reduce-overhead"])
+@pytest.mark.parametrize("at_once", [None, 4])
 def test_compiled_steps_are_the_eager_ones(
-    model: str, compile_: bool | str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+    model: str, at_once: int | None, compile_: bool | str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = {**STILL, "train.compile": compile_, "train.precision": "fp32"}
+    overrides = {
+        **STILL, "train.compile": compile_, "train.precision": "fp32", "train.micro_batch_size": at_once
+    }  # fmt: skip
     config = resolve("text", model, "quick", device="cuda", overrides=overrides)
     torch.compiler.reset()
     losses = []
