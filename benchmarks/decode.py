@@ -170,14 +170,17 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[
 def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     """decode.png and decode.svg: speed and memory relative to softmax against length."""
     figure = new_figure(title, width=11.0)
-    panels = (("speed_vs_softmax", "speed relative to softmax with a cache"), ("memory_vs_softmax", "memory, likewise"))
+    panels = (
+        ("speed_vs_softmax", 1, "speed relative to softmax with a cache"),
+        ("memory_vs_softmax", 100, "memory in percent of that of softmax with a cache"),
+    )
     names = [name for name in VARIANTS if name in set(frame["model"])]
-    for axes, (column, label) in zip(figure.subplots(1, 2), panels, strict=True):
+    for axes, (column, unit, label) in zip(figure.subplots(1, 2), panels, strict=True):
         for name in names:
             rows, model = frame[frame["model"] == name], name.removesuffix(" compiled")
             axes.plot(
                 rows["length"],
-                rows[column],
+                unit * rows[column],
                 marker=MARKERS[names.index(model) % len(MARKERS)],
                 markersize=5,
                 linestyle="-" if name == model else "--",
@@ -189,11 +192,11 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
         lengths = sorted(set(frame["length"]))
         axes.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
         axes.minorticks_off()
-        axes.yaxis.set_major_formatter("{x:.2g}")
+        axes.yaxis.set_major_formatter("{x:.3g}")
         axes.set_xlabel("tokens generated")
         axes.set_ylabel(label)
         style(axes)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, handlelength=4)  # so that dashes are told from lines
     save(figure, folder / "decode")
 
 

@@ -13,6 +13,8 @@ from .plots import MARKERS, colour_of, new_figure, save, style
 
 def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
     """One picture per group, PNG and SVG; returns the paths. A group in which nothing was measured gives none."""
+    from matplotlib.ticker import LogLocator
+
     written = []
     for group in groups:
         if not any(r.profile for r in group.records if r.mode == "train"):
@@ -43,6 +45,8 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")
             axes.set_xticks(group.lengths, [f"{n:,}" for n in group.lengths], fontsize=8)
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))  # few lengths may span no power of ten
+            axes.yaxis.set_major_formatter("{x:,g}")
             axes.minorticks_off()
             axes.set_xlabel("sequence length, tokens")
             axes.set_ylabel(text)

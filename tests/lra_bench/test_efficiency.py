@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -176,6 +177,15 @@ def test_tables_and_pictures_with_holes(make_profile: Callable[..., ProfileRecor
     with Image.open(paths[0]) as picture:
         assert picture.width > 1500
     assert write_efficiency_plots(tmp_path, build_groups([make_profile("rfa", 64, None)])) == []
+
+
+def test_few_lengths_have_numbers_beside_them_too(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
+    """Between 31 and 35 there is no power of ten, nor between 310 and 480."""
+    records = [make_profile("rfa", 64, 31.0, 310.0), make_profile("softmax", 64, 35.0, 480.0)]
+    _, svg = write_efficiency_plots(tmp_path, build_groups(records))
+    shown = [float(text) for text in re.findall(r">([0-9.]+)</text>", svg.read_text())]
+    assert len([n for n in shown if 30 < n < 36]) >= 2
+    assert len([n for n in shown if 300 < n < 500]) >= 2
 
 
 def test_times_taken_beside_other_work_are_marked(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
