@@ -65,8 +65,9 @@ def display(table: Table) -> Display:
         }
         if row["plateau"]:
             row["status"] += f", on the plateau of {row['plateau']}"
-        if (other := row["other_cpu_percent"] or 0) > DISTURBED_PERCENT:
-            row["status"] += f", timed while others took {other:.0f} % of the CPU"
+        for where, other in (("CPU", row["other_cpu_percent"]), ("GPU", row["other_gpu_percent"])):
+            if (other or 0) > DISTURBED_PERCENT:
+                row["status"] += f", timed while others took {other:.0f} % of the {where}"
         body.append([str(row[key]) for key in HEADER])
     for name, value in reversed(table.baselines.items()):
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}

@@ -21,14 +21,16 @@ COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
     " speed_vs_softmax memory_vs_softmax speed_vs_sdpa matmul_share peak_reserved_mb params reason"
     " task protocol overrides settings batch_size threads precision compiled torch python commit timed_steps"
-    " other_cpu_percent"
+    " other_cpu_percent other_gpu_percent"
 ).split()
 CPU_NOTE = (
     " On a CPU torch's fused attention has no dropout, so that under a protocol with attention dropout sdpa trains"
     " through the full matrix, with torch's own dropout, which is slower than that of the other models; and steps of"
     " more than an eighth of the free memory return what they free to the system, which makes them slower."
 )
-DISTURBED_NOTE = f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processor time."
+DISTURBED_NOTE = (
+    f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card."
+)
 SHOWN_MODES: tuple[Mode, ...] = ("train", "inference")  # as they are shown
 
 
@@ -126,14 +128,16 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
     slower, slower_than_sdpa = (group.ratio(r, base, "step_time_ms") for base in ("softmax", "sdpa"))
     memory = group.ratio(r, "softmax", "peak_memory_mb")
     share = r.flops / (p.step_time_ms / 1e3) / r.matmul_flops_per_sec if p and r.flops else None
-    measured = ("step_time_ms", "step_time_iqr_ms", "tokens_per_sec", "peak_memory_mb", "peak_reserved_mb")
+    measured = (
+        "step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb peak_reserved_mb"
+        " other_cpu_percent other_gpu_percent"
+    ).split()
     figures: dict[str, float | None] = {
         **{name: getattr(p, name) if p else None for name in measured},
         "speed_vs_softmax": slower and 1 / slower,
         "memory_vs_softmax": memory,
         "speed_vs_sdpa": slower_than_sdpa and 1 / slower_than_sdpa,
         "matmul_share": share,
-        "other_cpu_percent": p.other_cpu_percent if p else None,
     }
     return {
         "model": c.model_name,
@@ -203,8 +207,9 @@ def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
 
 
 def disturbed(record: ProfileRecord) -> bool:
-    """Whether other processes took so much of the processors that the time misleads."""
-    return record.profile is not None and (record.profile.other_cpu_percent or 0) > DISTURBED_PERCENT
+    """Whether other processes took so much of the processors or the card that the time misleads."""
+    p = record.profile
+    return p is not None and max(p.other_cpu_percent or 0, p.other_gpu_percent or 0) > DISTURBED_PERCENT
 
 
 def _relative(group: Group) -> str:

@@ -16,7 +16,7 @@ COLUMNS = (
     "task dataset protocol overrides model settings rank seeds metric score score_std score_ci95 score_last"
     " accuracy accuracy_std accuracy_ci95 accuracy_last plateau test_size step_time_ms steps_per_sec tokens_per_sec"
     " peak_memory_mb speed_vs_softmax memory_vs_softmax params params_ratio flops_per_step train_time_s steps status"
-    " reason device threads precision compiled torch python commit fingerprint other_cpu_percent"
+    " reason device threads precision compiled torch python commit fingerprint other_cpu_percent other_gpu_percent"
 ).split()
 
 SCORE_PARTS = ("", "_std", "_ci95", "_last")
@@ -85,7 +85,7 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         "python": r.machine.python,
         "commit": r.code.short,
         "fingerprint": r.data.fingerprint[:12],
-        "other_cpu_percent": _round(entry.profiled("other_cpu_percent"), 1),
+        **{name: _round(entry.profiled(name), 1) for name in ("other_cpu_percent", "other_gpu_percent")},
     }
 
 

@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from . import ROOT
+
+if TYPE_CHECKING:
+    import torch
+
+# nvidia-smi tells of the time before it is asked, a second of it or less.
+UTILIZATION_SECONDS = 1.0
 
 
 class Machine(BaseModel, extra="forbid", frozen=True):
@@ -111,6 +119,20 @@ def cuda_devices() -> tuple[str, ...]:
 
     named = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip()]
     return tuple(named) or tuple(str(i) for i in range(torch.cuda.device_count()))
+
+
+def card_busy_percent(device: torch.device) -> float | None:
+    """Of a second in which this process leaves the card alone, how long it is at work for others.
+
+    None where nvidia-smi is missing or does not tell, as of a part of a card (MIG).
+    """
+    import torch
+
+    torch.cuda.synchronize(device)
+    time.sleep(UTILIZATION_SECONDS)
+    card = f"--id=GPU-{torch.cuda.get_device_properties(device).uuid}"
+    told = _output(["nvidia-smi", card, "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"])
+    return float(told) if told and told.isdecimal() else None
 
 
 def describe_code() -> Code:

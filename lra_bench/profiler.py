@@ -15,6 +15,7 @@ from accelerate import Accelerator
 
 from .batching import Batch
 from .config import RunConfig
+from .machine import card_busy_percent
 from .memory import PeakMemory
 from .objectives import objective_of
 from .records import Mode, StepProfile
@@ -145,6 +146,7 @@ def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: floa
 def _profile(
     mode: Mode, config: RunConfig, batch: Batch, timing: Timing, memory: PeakMemory, processes: int = 1
 ) -> StepProfile:
+    alone = processes == 1  # of several the others are the run's own
     return StepProfile(
         mode=mode,
         batch_size=config.train.batch_size,
@@ -155,6 +157,6 @@ def _profile(
         tokens_per_sec=1e3 * processes * sum(tokens.numel() for tokens in batch.tokens) / timing.median,
         peak_memory_mb=memory.allocated_mb,
         peak_reserved_mb=memory.reserved_mb,
-        # With several processes the others are the run's own.
-        other_cpu_percent=timing.other_cpu_percent if processes == 1 else None,
+        other_cpu_percent=timing.other_cpu_percent if alone else None,
+        other_gpu_percent=card_busy_percent(memory.device) if alone and memory.device.type == "cuda" else None,
     )

@@ -1,6 +1,8 @@
 """A CUDA card against the CPU: `make test-cuda` runs this on a machine that has one, `make test` leaves it out."""
 
 import dataclasses
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from lra_bench.batching import Batch, DeviceSplit, TrainingOrder
 from lra_bench.build import build_model
 from lra_bench.compiling import compiles
 from lra_bench.config import RunConfig
+from lra_bench.machine import card_busy_percent
 from lra_bench.memory import MIB, PeakMemory
 from lra_bench.objectives import Objective, objective_of
 from lra_bench.profiler import profile_training
@@ -246,6 +249,18 @@ def test_several_cells_share_a_card(reviews: Path, tmp_path: Path) -> None:
     command = ("sweep", "--task", "text", "--models", "softmax,rfa", "--protocol", "quick", "--data", reviews)
     done = lra_bench(*command, "--out", tmp_path, "--workers", "2", *SETTINGS, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_others_do_on_the_card_is_noticed() -> None:
+    work = "import torch\na = torch.rand(4096, 4096, device='cuda')\nprint(flush=True)\nwhile a.sum().item(): a @ a"
+    with subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        other.stdout.readline()
+        found = card_busy_percent(CARD)
+        other.kill()
+    if found is None:
+        pytest.skip("nvidia-smi does not tell")
+    assert found > 50
 
 
 def test_random_states_travel_in_checkpoints() -> None:

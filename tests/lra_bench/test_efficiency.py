@@ -188,15 +188,18 @@ def test_few_lengths_have_numbers_beside_them_too(make_profile: Callable[..., Pr
     assert len([n for n in shown if 300 < n < 500]) >= 2
 
 
-def test_times_taken_beside_other_work_are_marked(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["other_cpu_percent", "other_gpu_percent"])
+def test_times_taken_beside_other_work_are_marked(
+    make_profile: Callable[..., ProfileRecord], tmp_path: Path, column: str
+) -> None:
     alone = make_profile("softmax", 1024, 50.0)
     assert "*" not in write_efficiency(tmp_path, build_groups([alone])).replace("**", "")
     assert alone.profile is not None
-    profile = alone.profile.model_copy(update={"other_cpu_percent": 48.26})
+    profile = alone.profile.model_copy(update={column: 48.26})
     text = write_efficiency(tmp_path, build_groups([alone.model_copy(update={"profile": profile})]))
     assert "| 50.0*" in text
     assert "*: timed while other processes took more than 10 %" in text
-    assert pd.read_csv(tmp_path / "efficiency.csv")["other_cpu_percent"].tolist() == [48.26]
+    assert pd.read_csv(tmp_path / "efficiency.csv")[column].tolist() == [48.26]
 
 
 def test_models_that_did_not_compile_are_named(make_profile: Callable[..., ProfileRecord]) -> None:

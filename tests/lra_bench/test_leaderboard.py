@@ -126,14 +126,16 @@ def test_an_entry_with_too_many_parameters_is_flagged(make_record: Callable[...,
     assert "over 110 % of softmax" not in markdown(build_tables([make_record(params_ratio=1.09)]))
 
 
-def test_steps_timed_beside_other_work_are_flagged(make_record: Callable[..., Record]) -> None:
+@pytest.mark.parametrize("where", ["CPU", "GPU"])
+def test_steps_timed_beside_other_work_are_flagged(make_record: Callable[..., Record], where: str) -> None:
     record = make_record()
     assert record.profile is not None
+    column = f"other_{where.lower()}_percent"
     for percent, flagged in ((48.26, True), (9.0, False), (None, False)):
-        profile = record.profile.model_copy(update={"other_cpu_percent": percent})
+        profile = record.profile.model_copy(update={column: percent})
         tables = build_tables([record.model_copy(update={"profile": profile})])
-        assert ("ok, timed while others took 48 % of the CPU" in markdown(tables)) == flagged
-        assert rows(tables)[0]["other_cpu_percent"] == (None if percent is None else round(percent, 1))
+        assert (f"ok, timed while others took 48 % of the {where}" in markdown(tables)) == flagged
+        assert rows(tables)[0][column] == (None if percent is None else round(percent, 1))
 
 
 @pytest.mark.parametrize("hostile", ["=1+1", "+x", "-x", "@x", "\tx"])

@@ -1,8 +1,12 @@
 """What a run says of its machine."""
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
 
-from lra_bench.machine import describe_machine
+import pytest
+import torch
+
+from lra_bench.machine import card_busy_percent, describe_machine
 
 
 def test_processors_of_one_name_are_told_apart_by_their_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,3 +17,21 @@ def test_processors_of_one_name_are_told_apart_by_their_instructions(monkeypatch
     name = labels[0].removesuffix(", 2 threads")
     assert name
     assert labels == [f"{name}, 2 threads", f"{name} (AVX2), 2 threads", f"{name} (AVX512), 2 threads"]
+
+
+@pytest.mark.parametrize(("told", "expected"), [("37", 37.0), ("0", 0.0), ("[N/A]", None), (None, None)])
+def test_what_others_take_of_the_card_is_what_its_driver_tells(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: str | None, expected: float | None
+) -> None:
+    monkeypatch.setattr("lra_bench.machine.UTILIZATION_SECONDS", 0.0)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda device: None)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: SimpleNamespace(uuid="0123-ab"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if told is not None:
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\necho "{told}"\n')
+        program.chmod(0o755)
+    assert card_busy_percent(torch.device("cuda", 1)) == expected
+    if told is not None:
+        asked = "--id=GPU-0123-ab --query-gpu=utilization.gpu --format=csv,noheader,nounits\n"
+        assert (tmp_path / "asked").read_text() == asked
