@@ -77,6 +77,7 @@ class TrainingStep:
         # the rest needs no more than torch, whose calls take the host less time than accelerate's around them.
         self.model = accelerator.prepare(model)
         self.optimizer = build_optimizer(self.model, train)
+        self.parameters = list(self.model.parameters())  # walking through the modules takes the host a while
 
     def __call__(self, batch: Batch) -> Tensor:
         """One update. Returns the loss, detached, on the device."""
@@ -85,6 +86,6 @@ class TrainingStep:
             torch.compiler.cudagraph_mark_step_begin()
         loss = add_gradients(self.objective, self.model, batch)
         if self.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
         self.optimizer.step()
         return loss
