@@ -195,7 +195,9 @@ def _set_aside(path: Path) -> None:
 
 def _summary(record: Record) -> str:
     if record.result is None:
-        return f"{record.status}: {record.reason}"
+        fewer = record.config.train.examples_at_once // 2
+        way_out = f"; --set train.micro_batch_size={fewer} computes the same step in parts"
+        return f"{record.status}: {record.reason}{way_out if record.status == 'oom' and fewer else ''}"
     metric, digits = record.result.metric, decimals(record.result.metric)
     interval = ""
     if record.result.ci95:

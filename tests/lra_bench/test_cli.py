@@ -231,6 +231,7 @@ def test_a_step_without_room_is_not_started(reviews: Path, tmp_path: Path) -> No
     done = lra_bench(*arguments, "--set", "data.max_len=60000", "--set", "train.batch_size=32")
     assert done.returncode == 1, done.stderr
     assert "oom: MemoryError: estimated" in done.stderr
+    assert "GB are free; --set train.micro_batch_size=16 computes the same step in parts" in done.stderr
     assert "Traceback" not in done.stderr
 
 
