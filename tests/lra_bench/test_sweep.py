@@ -144,10 +144,9 @@ def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
         hung, stopped, fine = (
             next(r for r in records if r.config.model_name == m) for m in ("hangs", "linear", "sdpa")
         )
-        assert hung.status == "failed"
-        assert hung.reason.startswith("hung: it did not stop within 5 s")
-        if stopped.steps and fine.status == "ok":
+        if hung.status == "failed" and stopped.steps and fine.status == "ok":
             break
+    assert hung.reason.startswith("hung: it did not stop within 5 s")
     # The one that trains stops as well, where it is given the time to save.
     assert (stopped.status, stopped.steps > 0, plans[1].checkpoint.exists()) == ("interrupted", True, True)
     assert fine.status == "ok"
