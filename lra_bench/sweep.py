@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tasks import list_tasks, load_task
 
-from .cell import CellPlan, describe_data, is_main_process
+from .cell import CellPlan, describe_data, is_main_process, num_processes
 from .checkpoint import remove_checkpoint
 from .config import ConfigError, DataConfig, RunConfig
 from .engines import Engine
@@ -195,7 +195,7 @@ def _set_aside(path: Path) -> None:
 
 def _summary(record: Record) -> str:
     if record.result is None:
-        fewer = record.config.train.examples_at_once // 2
+        fewer = record.config.train.examples_at_once // num_processes() // 2
         way_out = f"; --set train.micro_batch_size={fewer} computes the same step in parts"
         return f"{record.status}: {record.reason}{way_out if record.status == 'oom' and fewer else ''}"
     metric, digits = record.result.metric, decimals(record.result.metric)
