@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 from tasks.files import atomic_path
 
 from .leaderboard import row_of
-from .published import published_on, read_published
+from .overview import Overview, build_overviews
+from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
-from .tables import Table
+from .tables import Entry, Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
@@ -35,8 +37,9 @@ HEADER = {
 
 @dataclass(frozen=True)
 class Display:
-    """A table in text: cells as they are to be read, and what has to be said with them."""
+    """A table in text: cells as they are to be read, and what has to be said with them. slug: for links and labels."""
 
+    slug: str
     title: str
     header: list[str]
     body: list[list[str]]
@@ -48,13 +51,11 @@ def display(table: Table) -> Display:
     body, digits = [], decimals(table.metric)
     for entry in table.entries:
         row = row_of(table, entry)
-        low_high = entry.interval
         over = " (over 110 % of softmax)" if (row["params_ratio"] or 0) > FAIR_PARAMS_RATIO else ""
         row |= {
             "model": entry.label,
-            "score": _text(entry.score, f".{digits}f")
-            + (f" ± {entry.score_std:.{digits}f}" if entry.score_std else ""),
-            "interval": f"{low_high[0]:.{digits}f} to {low_high[1]:.{digits}f}" if low_high else "",
+            "score": _score(entry, digits),
+            "interval": _interval(entry.interval, digits),
             "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
             "step_time_ms": _text(row["step_time_ms"], ".1f"),
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
@@ -73,7 +74,7 @@ def display(table: Table) -> Display:
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
         body.append([guess.get(key, "") for key in HEADER])
     header = list((HEADER | {"score": axis_label(table.metric)}).values())
-    return Display(table.title, header, body, _note(table))
+    return Display(table.slug, table.title, header, body, _note(table))
 
 
 def _note(table: Table) -> str:
@@ -89,19 +90,23 @@ def _note(table: Table) -> str:
     compiled = "" if how == "eager" else f", {how},"
     lower = " Lower is better." if lower_is_better(table.metric) else ""
     ratios = " Speed and memory × are relative to softmax." if table.reference else ""
-    several = any(len(e.scores) > 1 for e in table.entries)
-    chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
     note = (
         f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
         f" in {r.machine.precision}{compiled} on {distinct(x.machine.runtime for x in records)};"
         f" commit {distinct(x.code.short for x in records)}.{ratios}"
-        f" A rank with = is a tie: the difference is within its 95 % interval ({chance}).{lower}"
+        f" {_tie(table.entries)}{lower}"
     )
-    if r.data.dataset.endswith("-synthetic"):
+    if table.synthetic:
         note += " Synthetic data: not comparable with any published figure."
     elif (known := published_on(r.config.task, r.config.family)) and r.data.dataset not in known:
         note += f" Published figures are of other data ({distinct(known)}) and not comparable."
     return note
+
+
+def _tie(entries: Iterable[Entry]) -> str:
+    several = any(len(e.scores) > 1 for e in entries)
+    chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
+    return f"A rank with = is a tie: the difference is within its 95 % interval ({chance})."
 
 
 def compiled_words(compiled: Mapping[str, bool]) -> str:
@@ -122,32 +127,88 @@ def display_published(table: Table) -> Display | None:
     r = table.first
     if r.data.dataset not in published_on(r.config.task, r.config.family):
         return None
-    found = [
-        row
-        for row in read_published()
-        if row["task"].lower() == r.config.task
-        and row["family"] == r.config.family
-        and row["metric"] == "test_accuracy_pct"
-    ]
-    found.sort(key=lambda row: (row["source"], row["model"]))
+    found = published_accuracies(r.config.task, r.config.family)
     return Display(
+        f"published-{table.slug}",
         f"Published for {r.config.task}, family {r.config.family}",
         ["model", "accuracy %", "source"],
-        [[x["model"], x["value"] + (f" ± {x['std']}" if x["std"] else ""), x["source"]] for x in found],
-        "Copied from their sources, measured by others on other machines, never ranked with the rows above,"
-        f" which are of protocol {r.config.protocol_label}.",
+        [[model, x["value"] + (f" ± {x['std']}" if x["std"] else ""), source] for (source, model), x in found.items()],
+        _published_note(table),
     )
+
+
+def _published_note(table: Table) -> str:
+    return (
+        "Copied from their sources, measured by others on other machines, never ranked with the rows above,"
+        f" which are of protocol {table.first.config.protocol_label}."
+    )
+
+
+def display_overview(overview: Overview) -> Display:
+    """Accuracy on every task and its mean, then the guesses that need no model."""
+    tables, first = overview.tables, overview.tables[0].first
+    body = []
+    for row in overview.rows:
+        slower = overview.ratio(row, "step_time_ms")
+        cells = ["" if e is None else e.status if e.score is None else _score(e, 1) for e in row.entries]
+        means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
+        ratios = [_text(1 / slower if slower else None, ".2f"), _text(overview.ratio(row, "peak_memory_mb"), ".2f")]
+        body.append([overview.rank(row), row.label, *cells, *means, *ratios])
+    for name, scores in overview.baselines.items():
+        body.append(["", name, *(f"{score:.1f}" for score in (*scores, mean(scores))), "", "", ""])
+    tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
+    return Display(
+        overview.slug,
+        f"Mean of {len(tables)} tasks, protocol {first.config.protocol_label}, {first.machine.label}",
+        ["rank", "model", *tasks, "mean %", "95 % interval", "speed ×", "memory ×"],
+        body,
+        "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"
+        " × are geometric means of the ratios to softmax in the tables below, which say what they were measured on."
+        f" {_tie(entry for table in tables for entry in table.entries)}",
+    )
+
+
+def display_published_overview(overview: Overview) -> Display | None:
+    """The same of published accuracies, by models that have one on every task; None where none may stand there."""
+    tasks, config = [t.first.config.task for t in overview.tables], overview.tables[0].first.config
+    body = [
+        [model, *values, f"{mean(map(float, values)):.1f}", source]
+        for source, model, values in published_on_all(tasks, config.family)
+    ]
+    if not body or not all(display_published(table) for table in overview.tables):
+        return None
+    return Display(
+        f"published-{overview.slug}",
+        f"Published for {', '.join(tasks)}, family {config.family}",
+        ["model", *tasks, "mean %", "source"],
+        body,
+        _published_note(overview.tables[0]) + " The means over these tasks were taken here.",
+    )
+
+
+def _score(entry: Entry, digits: int) -> str:
+    deviation = f" ± {entry.score_std:.{digits}f}" if entry.score_std else ""
+    return _text(entry.score, f".{digits}f") + deviation
+
+
+def _interval(bounds: tuple[float, float] | None, digits: int) -> str:
+    return f"{bounds[0]:.{digits}f} to {bounds[1]:.{digits}f}" if bounds else ""
 
 
 def _text(value: float | None, form: str) -> str:
     return "" if value is None else format(value, form)
 
 
-def markdown(tables: Iterable[Table]) -> str:
+def displays(tables: Sequence[Table]) -> list[tuple[Display, Display | None]]:
+    """All there is to read: means over tasks, then every table; each with the published figures beside it."""
+    means = [(display_overview(o), display_published_overview(o)) for o in build_overviews(tables)]
+    return means + [(display(table), display_published(table)) for table in tables]
+
+
+def markdown(tables: Sequence[Table]) -> str:
     """All tables as Markdown, published figures in blocks of their own below those they may be read beside."""
     parts = []
-    for table in tables:
-        own, published = display(table), display_published(table)
+    for own, published in displays(tables):
         parts.append(f"## {own.title}\n\n{align(own.header, own.body)}\n\n{own.note}\n")
         if published:
             block = align(published.header, published.body)
@@ -164,17 +225,16 @@ def align(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def latex(tables: Iterable[Table]) -> str:
-    """A booktabs table per table, without the published figures, which have papers of their own to be cited from."""
+def latex(tables: Sequence[Table]) -> str:
+    """A booktabs table for each, without the published figures, which have papers of their own to be cited from."""
     import pandas as pd
 
     parts = ["% \\usepackage{booktabs}"]
-    for table in tables:
-        own = display(table)
+    for own, _ in displays(tables):
         frame = pd.DataFrame(own.body, columns=own.header).map(_escape)
         frame.columns = pd.Index(map(_escape, own.header))
         caption = _escape(f"{own.title}. {own.note}")
-        parts.append(frame.to_latex(index=False, caption=caption, label=f"tab:{table.slug}", position="t"))
+        parts.append(frame.to_latex(index=False, caption=caption, label=f"tab:{own.slug}", position="t"))
     return "\n".join(parts)
 
 
@@ -194,7 +254,7 @@ def _escape(text: str) -> str:
     return text.translate(_LATEX)
 
 
-def write_markdown(path: Path, tables: Iterable[Table]) -> str:
+def write_markdown(path: Path, tables: Sequence[Table]) -> str:
     """leaderboard.md; returns its text."""
     text = "# Leaderboard\n\n" + markdown(tables)
     with atomic_path(path) as temporary:
@@ -202,7 +262,7 @@ def write_markdown(path: Path, tables: Iterable[Table]) -> str:
     return text
 
 
-def write_latex(path: Path, tables: Iterable[Table]) -> None:
+def write_latex(path: Path, tables: Sequence[Table]) -> None:
     """leaderboard.tex, for a paper's \\input."""
     with atomic_path(path) as temporary:
         temporary.write_text(latex(tables), encoding="utf-8")

@@ -6,6 +6,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import isfinite
 
 from . import ROOT
 
@@ -24,11 +25,30 @@ def read_published() -> list[dict[str, str]]:
     return rows
 
 
+def published_accuracies(task: str, family: str) -> dict[tuple[str, str], dict[str, str]]:
+    """The rows of a task and family that print a test accuracy, by source and model, in that order."""
+    kind = (task, family, "test_accuracy_pct")
+    found = [row for row in read_published() if (row["task"].lower(), row["family"], row["metric"]) == kind]
+    return {(row["source"], row["model"]): row for row in sorted(found, key=lambda r: (r["source"], r["model"]))}
+
+
 def published_on(task: str, family: str) -> set[str]:
     """The data sets that the accuracies of a task and family are of, which alone may be read beside them."""
-    kind = (task, family, "test_accuracy_pct")
-    found = any((row["task"].lower(), row["family"], row["metric"]) == kind for row in read_published())
-    return DATASETS.get(task, set()) if found else set()
+    return DATASETS.get(task, set()) if published_accuracies(task, family) else set()
+
+
+def published_on_all(tasks: Sequence[str], family: str) -> list[tuple[str, str, list[str]]]:
+    """Source, model and accuracies, as printed, of those that print one on every task."""
+    found = [published_accuracies(task, family) for task in tasks]
+    complete = [key for key in found[0] if all(key in rows and _is_number(rows[key]["value"]) for rows in found)]
+    return [(*key, [rows[key]["value"] for rows in found]) for key in complete]
+
+
+def _is_number(value: str) -> bool:
+    try:
+        return isfinite(float(value))
+    except ValueError:  # FAIL or NA
+        return False
 
 
 @dataclass(frozen=True)
@@ -46,12 +66,9 @@ def published_points(task: str, family: str) -> list[PublishedPoint]:
     """What sources of a family print in full: accuracy, hours and GB of a model and of their transformer."""
     tables: dict[str, dict[str, dict[str, float]]] = {}
     for row in read_published():
-        if row["task"].lower() == task and row["family"] == family:
-            try:
-                value = float(row["value"])
-            except ValueError:  # FAIL or NA
-                continue
-            tables.setdefault(row["protocol"], {}).setdefault(row["model"], {})[row["metric"]] = value
+        if row["task"].lower() == task and row["family"] == family and _is_number(row["value"]):
+            figures = tables.setdefault(row["protocol"], {}).setdefault(row["model"], {})
+            figures[row["metric"]] = float(row["value"])
     points = []
     for protocol, table in tables.items():
         base = table.get("Transformer", {})

@@ -15,9 +15,10 @@ from plotly.offline import get_plotlyjs
 from tasks.files import atomic_path
 
 from .config import ConfigError
-from .display import HEADER, Display, display, display_published
+from .display import HEADER, Display, display, display_overview, display_published, display_published_overview
 from .efficiency import SHOWN_MODES, Group, build_groups, disturbed
 from .leaderboard import row_of
+from .overview import Overview, build_overviews
 from .records import ProfileRecord, Record, read_records
 from .report_charts import bubble_chart, learning_chart, length_chart
 from .tables import Table, build_tables
@@ -34,6 +35,7 @@ Cell = tuple[str, Any]
 def write_report(out: Path) -> Path:
     """Write report.html from the records under `out`; returns its path. Raises ConfigError where there are none."""
     records, profiles = read_records(out, Record), read_records(out, ProfileRecord)
+    tables = build_tables(records)
     if not records and not profiles:
         raise ConfigError(f"no records under {out}; run lra-bench bench or profile first")
     # Everything from a record reaches the page through autoescape or tojson, which escapes what could end a script;
@@ -48,7 +50,7 @@ def write_report(out: Path) -> Path:
         css=_part("report.css"),
         scripts=scripts,
         script_hashes=[base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts],
-        sections=[_section(table) for table in build_tables(records)],
+        sections=[*map(_mean_section, build_overviews(tables)), *map(_section, tables)],
         groups=[_group(group) for group in build_groups(profiles)],
         runs=[_run(record) for record in sorted(records, key=lambda r: r.run_id)],
         created=max(created),
@@ -61,6 +63,17 @@ def write_report(out: Path) -> Path:
 
 def _part(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8").strip()
+
+
+def _mean_section(overview: Overview) -> dict[str, Any]:
+    own = display_overview(overview)
+    return {
+        "id": own.slug,
+        **_plain(own),
+        "baselines": len(overview.baselines),
+        "published": _optional(display_published_overview(overview)),
+        "charts": [],
+    }
 
 
 def _section(table: Table) -> dict[str, Any]:
@@ -76,7 +89,7 @@ def _section(table: Table) -> dict[str, Any]:
         "header": [own.header[i] for i in filled],
         "rows": [[row[i] for i in filled] for row in rows],
         "baselines": len(table.baselines),
-        "published": _plain(display_published(table)),
+        "published": _optional(display_published(table)),
         "charts": [chart for chart in (bubble_chart(table), learning_chart(table)) if chart],
     }
 
@@ -90,10 +103,13 @@ def _cells(line: Sequence[str], row: dict[str, Any]) -> list[Cell]:
     return cells
 
 
-def _plain(table: Display | None) -> dict[str, Any] | None:
-    if table is None:
-        return None
-    rows = [[(text, text.split(" ± ")[0]) for text in line] for line in table.body]
+def _optional(table: Display | None) -> dict[str, Any] | None:
+    return _plain(table) if table else None
+
+
+def _plain(table: Display) -> dict[str, Any]:
+    # Sorted without deviations, and ranks without their sign for ties.
+    rows = [[(text, text.split(" ± ")[0].rstrip("=")) for text in line] for line in table.body]
     return {"title": table.title, "note": table.note, "header": table.header, "rows": rows}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby
@@ -170,6 +170,11 @@ class Table:
         return next((e for e in self.entries if e.label == "softmax"), None)
 
     @property
+    def synthetic(self) -> bool:
+        """Whether the data stands in for real data that could not be had."""
+        return self.first.data.dataset.endswith("-synthetic")
+
+    @property
     def metric(self) -> Metric:
         """What the entries are scored by."""
         return next((e.metric for e in self.entries if e.metric), "accuracy")
@@ -198,7 +203,7 @@ class Table:
             for first, second, difference in self._differences
             if entry is first or entry is second
         ]
-        return f"{1 + verdicts.count(-1)}{'=' if 0 in verdicts else ''}"
+        return rank_of(verdicts)
 
     @cached_property
     def _differences(self) -> list[tuple[Entry, Entry, Difference]]:
@@ -236,6 +241,11 @@ class Table:
         own = entry.profiled(name)
         base = self.reference.profiled(name) if self.reference else None
         return own / base if own is not None and base else None
+
+
+def rank_of(verdicts: Sequence[int]) -> str:
+    """A rank from the verdicts on one model beside each other one: 1 + how many are better, `=` where it ties."""
+    return f"{1 + verdicts.count(-1)}{'=' if 0 in verdicts else ''}"
 
 
 def build_tables(records: Iterable[Record]) -> list[Table]:

@@ -50,6 +50,7 @@ def make_record() -> Callable[..., Record]:
         accuracy: float | None = 60.0,
         *,
         seed: int = 0,
+        task: str = "text",
         step_time: float = 100.0,
         memory: float | None = 100.0,
         test_size: int = 4000,
@@ -62,7 +63,7 @@ def make_record() -> Callable[..., Record]:
         protocol: str = "quick",
         reason: str = "",
     ) -> Record:
-        config = resolve("text", model, protocol, seed=seed)
+        config = resolve(task, model, protocol, seed=seed)
         if name is not None:
             config = config.model_copy(update={"model_name": name})
         digest = config.digest(fingerprint)

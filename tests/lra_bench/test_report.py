@@ -121,3 +121,13 @@ def test_no_records_no_report(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no records under"):
         write_report(tmp_path)
     assert conftest.files_below(tmp_path) == set()
+
+
+def test_means_over_tasks_come_first(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    for task, dataset in (("text", "imdb"), ("listops", "listops-generated")):
+        for model in ("rfa", "softmax"):
+            write_record(tmp_path, make_record(model, task=task, dataset=dataset))
+    page = write_report(tmp_path).read_text()
+    first, second = (page.index(f"<h2>{title}") for title in ("Mean of 2 tasks", "listops on listops-generated"))
+    assert first < second
+    assert '<td data-sort="1">1=</td><td data-sort="rfa">rfa</td><td data-sort="60.0">60.0</td>' in page
