@@ -170,16 +170,18 @@ def display_overview(overview: Overview) -> Display:
 
 def display_published_overview(overview: Overview) -> Display | None:
     """The same of published accuracies, by models that have one on every task; None where none may stand there."""
-    tasks, config = [t.first.config.task for t in overview.tables], overview.tables[0].first.config
+    tasks, family = [t.first.config.task for t in overview.tables], overview.tables[0].first.config.family
+    if not all(
+        t.first.data.dataset in published_on(task, family) for t, task in zip(overview.tables, tasks, strict=True)
+    ):
+        return None
     body = [
         [model, *values, f"{mean(map(float, values)):.1f}", source]
-        for source, model, values in published_on_all(tasks, config.family)
+        for source, model, values in published_on_all(tasks, family)
     ]
-    if not body or not all(display_published(table) for table in overview.tables):
-        return None
     return Display(
         f"published-{overview.slug}",
-        f"Published for {', '.join(tasks)}, family {config.family}",
+        f"Published for {', '.join(tasks)}, family {family}",
         ["model", *tasks, "mean %", "source"],
         body,
         _published_note(overview.tables[0]) + " The means over these tasks were taken here.",

@@ -31,9 +31,7 @@ class Row:
         """95 % interval of the mean, from those of the scores, whose test examples have nothing in common."""
         if self.mean is None:
             return None
-        found = [(e.score, *e.interval) for e in self.entries if e and e.score is not None and e.interval]
-        below, above = (hypot(*sides) for sides in zip(*((s - low, high - s) for s, low, high in found), strict=True))
-        return self.mean - below / len(found), self.mean + above / len(found)
+        return _mean_interval((e.score, e.interval) for e in self.entries if e and e.score is not None and e.interval)
 
 
 @dataclass(frozen=True)
@@ -68,10 +66,8 @@ class Overview:
         found = [
             table.difference(x, y) for table, x, y in zip(self.tables, a.entries, b.entries, strict=True) if x and y
         ]
-        value, count = mean(d.value for d in found), len(found)
-        below = hypot(*(d.value - d.interval[0] for d in found)) / count
-        above = hypot(*(d.interval[1] - d.value for d in found)) / count
-        return Difference(value, (value - below, value + above), all(d.paired for d in found), lower_is_better=False)
+        value, interval = mean(d.value for d in found), _mean_interval((d.value, d.interval) for d in found)
+        return Difference(value, interval, all(d.paired for d in found), lower_is_better=False)
 
     def ratio(self, row: Row, name: str) -> float | None:
         """Geometric mean over the tasks of `Table.ratio`; None unless every table has one."""
@@ -86,6 +82,12 @@ class Overview:
         shared = [name for name in found[0] if all(name in guesses for guesses in found)]
         best = {"best guess without a model": [max(guesses.values()) for guesses in found]} if all(found) else {}
         return best | {name: [guesses[name] for guesses in found] for name in shared}
+
+
+def _mean_interval(parts: Iterable[tuple[float, tuple[float, float]]]) -> tuple[float, float]:
+    """The interval of a mean of independent values, from each value and its interval: half-widths add in quadrature."""
+    values, below, above = zip(*((value, value - low, high - value) for value, (low, high) in parts), strict=True)
+    return mean(values) - hypot(*below) / len(values), mean(values) + hypot(*above) / len(values)
 
 
 def build_overviews(tables: Iterable[Table]) -> list[Overview]:

@@ -35,9 +35,9 @@ Cell = tuple[str, Any]
 def write_report(out: Path) -> Path:
     """Write report.html from the records under `out`; returns its path. Raises ConfigError where there are none."""
     records, profiles = read_records(out, Record), read_records(out, ProfileRecord)
-    tables = build_tables(records)
     if not records and not profiles:
         raise ConfigError(f"no records under {out}; run lra-bench bench or profile first")
+    tables = build_tables(records)
     # Everything from a record reaches the page through autoescape or tojson, which escapes what could end a script;
     # and the page's policy runs no script but these, by their hashes.
     environment = Environment(

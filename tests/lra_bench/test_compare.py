@@ -31,7 +31,7 @@ Make = Callable[..., Record]
 COUNT = 1000
 
 
-def scored(make: Make, model: str, right: NDArray[np.bool_], seed: int = 0) -> Record:
+def scored(make: Make, model: str, right: NDArray[np.bool_], seed: int = 0, **rest: object) -> Record:
     share = 100 * float(right.mean())
     result = Result.of(
         int(right.sum()),
@@ -41,7 +41,7 @@ def scored(make: Make, model: str, right: NDArray[np.bool_], seed: int = 0) -> R
         validation_accuracy=share,
         best_step=1,
     )
-    return make(model, seed=seed, test_size=len(right)).model_copy(update={"result": result})
+    return make(model, seed=seed, test_size=len(right), **rest).model_copy(update={"result": result})
 
 
 def nearly_the_same(rng: np.random.Generator, better: int = 30, worse: int = 5) -> tuple[NDArray, NDArray]:

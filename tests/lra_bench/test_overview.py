@@ -8,8 +8,10 @@ import pytest
 from lra_bench import published
 from lra_bench.display import display_overview, display_published_overview, latex, markdown
 from lra_bench.overview import Overview, build_overviews
-from lra_bench.records import Record, Result, pack_bits
+from lra_bench.records import Record
 from lra_bench.tables import build_tables
+
+from .test_compare import scored
 
 Make = Callable[..., Record]
 DATASETS = {"text": "imdb", "listops": "listops-generated", "retrieval": "aan"}
@@ -75,17 +77,7 @@ def test_the_interval_is_that_of_test_sets_drawn_anew_for_every_task(make_record
     for task, size in (("text", 4000), ("listops", 1000), ("retrieval", 300)):
         base = rng.random(size) < 0.6
         for model, right in (("rfa", base), ("softmax", base ^ (rng.random(size) < 0.1))):
-            share = 100 * float(right.mean())
-            result = Result.of(
-                int(right.sum()),
-                size,
-                right=pack_bits(right),
-                last_accuracy=share,
-                validation_accuracy=share,
-                best_step=1,
-            )
-            record = make_record(model, share, task=task, dataset=DATASETS[task], test_size=size)
-            records.append(record.model_copy(update={"result": result}))
+            records.append(scored(make_record, model, right, task=task, dataset=DATASETS[task]))
     overview = only(records)
     rows = {row.label: row for row in overview.rows}
     drawn = {
