@@ -51,7 +51,6 @@ def display(table: Table) -> Display:
     body, digits = [], decimals(table.metric)
     for entry in table.entries:
         row = row_of(table, entry)
-        over = " (over 110 % of softmax)" if (row["params_ratio"] or 0) > FAIR_PARAMS_RATIO else ""
         row |= {
             "model": entry.label,
             "score": _score(entry, digits),
@@ -61,20 +60,29 @@ def display(table: Table) -> Display:
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
             "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
-            "params": _text(row["params"], ",") + over,
+            "params": _text(row["params"], ",") + _over(entry),
             "train_time_s": _text(row["train_time_s"], ".0f"),
         }
         if row["plateau"]:
             row["status"] += f", on the plateau of {row['plateau']}"
-        for where, other in (("CPU", row["other_cpu_percent"]), ("GPU", row["other_gpu_percent"])):
-            if (other or 0) > DISTURBED_PERCENT:
-                row["status"] += f", timed while others took {other:.0f} % of the {where}"
+        for where, other in _disturbances(entry).items():
+            row["status"] += f", timed while others took {other:.0f} % of the {where}"
         body.append([str(row[key]) for key in HEADER])
     for name, value in reversed(table.baselines.items()):
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
         body.append([guess.get(key, "") for key in HEADER])
     header = list((HEADER | {"score": axis_label(table.metric)}).values())
     return Display(table.slug, table.title, header, body, _note(table))
+
+
+def _over(entry: Entry) -> str:
+    return " (over 110 % of softmax)" if (entry.first.params_ratio or 0) > FAIR_PARAMS_RATIO else ""
+
+
+def _disturbances(entry: Entry) -> dict[str, float]:
+    """What others took of the CPU and the GPU while steps were timed, in percent, where that misleads."""
+    found = {where: entry.profiled(f"other_{where.lower()}_percent") or 0.0 for where in ("CPU", "GPU")}
+    return {where: other for where, other in found.items() if other > DISTURBED_PERCENT}
 
 
 def _note(table: Table) -> str:
@@ -152,8 +160,14 @@ def display_overview(overview: Overview) -> Display:
         slower = overview.ratio(row, "step_time_ms")
         cells = ["" if e is None else e.status if e.score is None else _score(e, 1) for e in row.entries]
         means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
-        ratios = [_text(1 / slower if slower else None, ".2f"), _text(overview.ratio(row, "peak_memory_mb"), ".2f")]
-        body.append([overview.rank(row), row.label, *cells, *means, *ratios])
+        run = [e for e in row.entries if e]
+        label = row.label + next(filter(None, map(_over, run)), "")
+        star = "*" if any(map(_disturbances, run)) else ""
+        ratios = [
+            _text(1 / slower, ".2f") + star if slower else "",
+            _text(overview.ratio(row, "peak_memory_mb"), ".2f"),
+        ]
+        body.append([overview.rank(row), label, *cells, *means, *ratios])
     for name, scores in overview.baselines.items():
         body.append(["", name, *(f"{score:.1f}" for score in (*scores, mean(scores))), "", "", ""])
     tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
@@ -164,6 +178,7 @@ def display_overview(overview: Overview) -> Display:
         body,
         "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"
         " × are geometric means of the ratios to softmax in the tables below, which say what they were measured on."
+        " Over 110 %: of softmax's parameters. *: timed while others took more than 10 % of the CPU or the GPU."
         f" {_tie(entry for table in tables for entry in table.entries)}",
     )
 

@@ -97,6 +97,18 @@ def test_the_interval_is_that_of_test_sets_drawn_anew_for_every_task(make_record
     assert back.interval == pytest.approx([-bound for bound in reversed(difference.interval)])
 
 
+def test_what_is_not_fair_or_was_disturbed_is_flagged(make_record: Make) -> None:
+    softmax = on_all_tasks(make_record, "softmax", (60.0, 30.0, 70.0))
+    *rest, last = on_all_tasks(make_record, "linformer", (60.0, 30.0, 70.0))
+    assert list(body(only([*softmax, *rest, last]))) == ["linformer", "softmax"]
+    assert last.profile is not None
+    busy = last.profile.model_copy(update={"other_gpu_percent": 40.0})
+    flagged = last.model_copy(update={"params_ratio": 1.2, "profile": busy})
+    shown = body(only([*softmax, *rest, flagged]))
+    assert shown["linformer (over 110 % of softmax)"][-2:] == ["1.00*", "1.00"]
+    assert shown["softmax"][-2:] == ["1.00", "1.00"]
+
+
 def test_guesses_without_a_model_have_means_too(make_record: Make) -> None:
     guesses = {"text": {"majority class": 50.0}, "listops": {"majority class": 17.0, "root operator": 35.0},
                "retrieval": {"majority class": 50.0, "shared runs": 74.0}}  # fmt: skip
