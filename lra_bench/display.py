@@ -154,8 +154,7 @@ def _published_note(table: Table) -> str:
 
 def display_overview(overview: Overview) -> Display:
     """Accuracy on every task and its mean, then the guesses that need no model."""
-    tables, first = overview.tables, overview.tables[0].first
-    body = []
+    tables, body = overview.tables, []
     for row in overview.rows:
         slower = overview.ratio(row, "step_time_ms")
         cells = ["" if e is None else e.status if e.score is None else _score(e, 1) for e in row.entries]
@@ -173,7 +172,7 @@ def display_overview(overview: Overview) -> Display:
     tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
     return Display(
         overview.slug,
-        f"Mean of {len(tables)} tasks, protocol {first.config.protocol_label}, {first.machine.label}",
+        overview.title,
         ["rank", "model", *tasks, "mean %", "95 % interval", "speed ×", "memory ×"],
         body,
         "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"

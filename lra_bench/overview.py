@@ -41,6 +41,11 @@ class Overview:
     tables: tuple[Table, ...]
 
     @property
+    def title(self) -> str:
+        first = self.tables[0].first
+        return f"Mean of {len(self.tables)} tasks, protocol {first.config.protocol_label}, {first.machine.label}"
+
+    @property
     def slug(self) -> str:
         """For links and labels; what is behind the tables' own is hashed into it."""
         config, slugs = self.tables[0].first.config, " ".join(table.slug for table in self.tables)

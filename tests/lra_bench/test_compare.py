@@ -218,6 +218,29 @@ def test_command_line(make_record: Make, tmp_path: Path) -> None:
         assert message in done.stderr
 
 
+def test_means_over_tasks_are_compared_first(make_record: Make) -> None:
+    """One model ahead on text, the other by as much on ListOps, over twice the examples: level, and said so."""
+    first, second = nearly_the_same(np.random.default_rng(0))
+    double = {"task": "listops", "dataset": "listops-generated"}
+    records = [
+        scored(make_record, "rfa", first),
+        scored(make_record, "softmax", second),
+        scored(make_record, "rfa", np.tile(second, 2), **double),
+        scored(make_record, "softmax", np.tile(first, 2), **double),
+        make_record("sdpa", 60.0),
+    ]
+    mean, listops, text = compare(build_tables(records), "rfa", "softmax")
+    assert [mean.better, listops.better, text.better] == [None, "softmax", "rfa"]
+    assert mean.difference.value == pytest.approx(0.0)
+    assert str(mean).startswith("Mean of 2 tasks, protocol quick")
+    assert "paired over 3,000 test examples" in str(mean)
+    row = mean.as_row()
+    assert row["task"] == "listops+text"
+    assert row["dataset"] == "listops-generated+imdb"
+    assert row["ci95"] == mean.difference.interval
+    assert [c.as_row()["task"] for c in compare(build_tables(records), "sdpa", "rfa")] == ["text"]
+
+
 def test_an_unknown_model_is_named(make_record: Make) -> None:
     with pytest.raises(ConfigError, match="unknown model 'rfaa'; did you mean 'rfa'"):
         compare(build_tables([make_record("rfa")]), "rfa", "rfaa")
