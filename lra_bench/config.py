@@ -160,6 +160,11 @@ class RunConfig(Section):
         """The protocol and what --set changed of it, in words."""
         return f"{self.protocol} with {self.overrides}" if self.overrides else self.protocol
 
+    @property
+    def batch_label(self) -> str:
+        """The size of a training step, in words; an example of retrieval and of translation has two sequences."""
+        return f"{self.train.batch_size} examples, sequences of {self.data.max_len:,} tokens"
+
     def per_process(self, count: int) -> RunConfig:
         """The same with one of `count` processes' share of a batch. Raises ConfigError where they cannot be equal."""
         if self.train.batch_size % count:

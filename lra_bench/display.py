@@ -99,7 +99,7 @@ def _note(table: Table) -> str:
     lower = " Lower is better." if lower_is_better(table.metric) else ""
     ratios = " Speed and memory × are relative to softmax." if table.reference else ""
     note = (
-        f"{r.data.test_size:,} test examples; steps of {r.config.train.batch_size} × {r.config.data.max_len:,} tokens"
+        f"{r.data.test_size:,} test examples; steps of {r.config.batch_label},"
         f" in {r.machine.precision}{compiled} on {distinct(x.machine.runtime for x in records)};"
         f" commit {distinct(x.code.short for x in records)}.{ratios}"
         f" {_tie(table.entries)}{lower}"

@@ -241,6 +241,5 @@ def _step_time(axes: Axes, table: Table) -> bool:
     axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    config = table.first.config
-    axes.set_xlabel(f"training step of {config.train.batch_size} × {config.data.max_len:,} tokens, ms")
+    axes.set_xlabel(f"training step of {table.first.config.batch_label}, ms")
     return True
