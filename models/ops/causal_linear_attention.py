@@ -67,23 +67,24 @@ def causal_linear_attention(
             log_gate = log_gate.to(dtype)
             values = values * -log_gate.expm1().unsqueeze(-1)  # 1 - g_t
         q, k, values = (_chunks(x.to(dtype), chunk_size) for x in (phi_q, phi_k, values))  # [..., chunks, size, width]
-        future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=v.device).triu(1)
-        within = (q @ k.transpose(-1, -2)).masked_fill(future, 0.0)
+        within, to_end = q @ k.transpose(-1, -2), values
         if log_gate is None:
-            from_start, to_end, over = q, values, None
+            within, decay, over = within.tril(), None, None
         else:
             decay = _chunks(log_gate.unsqueeze(-1), chunk_size).cumsum(-2)  # log of the product of gates so far
+            future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=v.device).triu(1)
             within = within * (decay - decay.transpose(-1, -2)).masked_fill(future, -torch.inf).exp()
-            from_start, to_end = q * decay.exp(), values * (decay[..., -1:, :] - decay).exp()
+            to_end = values * (decay[..., -1:, :] - decay).exp()
             over = decay[..., -1:, :].exp()  # the whole chunk's product
         updates = to_end.transpose(-1, -2) @ k  # [batch, heads, chunks, head_dim + 1, features]
         starts = []
         for chunk, update in enumerate(updates.unbind(2)):
             starts.append(sums)
             sums = (sums if over is None else sums * over[:, :, chunk]) + update
-        out = (within @ values + from_start @ torch.stack(starts, dim=2).transpose(-1, -2)).flatten(2, 3)[
-            :, :, :seq_len
-        ]
+        before = q @ torch.stack(starts, dim=2).transpose(-1, -2)  # what the chunks before have added up to
+        if decay is not None:
+            before = before * decay.exp()
+        out = (within @ values + before).flatten(2, 3)[:, :, :seq_len]
         weights = _total_weights(weight, log_gate, seq_len)  # [batch, heads, seq_len]
         floor = eps * weights.clamp_max(1.0).unsqueeze(-1)
         y = out[..., :-1] / torch.maximum(out[..., -1:], floor)
@@ -143,7 +144,10 @@ def linear_attention_step(
 
 def _chunks(x: Tensor, size: int) -> Tensor:
     """`[batch, heads, seq_len, width]` -> `[batch, heads, chunks, size, width]`, zeros behind the end."""
-    return F.pad(x, (0, 0, 0, -x.shape[2] % size)).unflatten(2, (-1, size))
+    missing = -x.shape[2] % size
+    if missing:  # padding by nothing would be a copy
+        x = F.pad(x, (0, 0, 0, missing))
+    return x.unflatten(2, (-1, size))
 
 
 def _total_weights(before: Tensor, log_gate: Tensor | None, seq_len: int) -> Tensor:
