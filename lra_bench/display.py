@@ -56,7 +56,7 @@ def display(table: Table) -> Display:
             "score": _score(entry, digits),
             "interval": _interval(entry.interval, digits),
             "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
-            "step_time_ms": _text(row["step_time_ms"], ".1f"),
+            "step_time_ms": _text(row["step_time_ms"], ",.1f"),
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
             "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
