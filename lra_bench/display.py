@@ -61,7 +61,7 @@ def display(table: Table) -> Display:
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
             "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
             "params": _text(row["params"], ",") + _over(entry),
-            "train_time_s": _text(row["train_time_s"], ".0f"),
+            "train_time_s": _text(row["train_time_s"], ",.0f"),
         }
         if row["plateau"]:
             row["status"] += f", on the plateau of {row['plateau']}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .efficiency import Group
-from .plots import MARKERS, colour_of, new_figure, save, style
+from .plots import MARKERS, colour_of, dashed, new_figure, save, style
 
 
 def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
@@ -25,20 +25,20 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
             ("peak_memory_mb", "peak memory of a training step, MB", "memory"),
         )
         for axes, (field, text, what) in zip(figure.subplots(1, 2), panels, strict=True):
-            for number, name in enumerate(group.labels):
-                points = group.curve(name, field)
-                if not points:
-                    continue
+            curves = {name: curve for name in group.labels if (curve := group.curve(name, field))}
+            over = dashed(curves)
+            for number, (name, curve) in enumerate(curves.items()):
                 exponent = group.exponent(name, field)
                 slope = "" if exponent is None else f", {what} ∝ $n^{{{exponent:.2f}}}$"
                 cells = (group.find(name, "train", n) for n in group.lengths)
                 exhausted = [r.config.data.max_len for r in cells if r and r.status == "oom"]
                 end = f", oom at {exhausted[0]:,}" if exhausted else ""
                 axes.plot(
-                    *zip(*points, strict=True),
+                    *zip(*curve, strict=True),
                     marker=MARKERS[number % len(MARKERS)],
                     markersize=5,
                     linewidth=1.6,
+                    linestyle="--" if name in over else "-",
                     color=colour_of(name, group.labels),
                     label=name.replace("$", r"\$") + slope + end,
                 )

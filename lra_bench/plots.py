@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#6
 BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
 KNOWN = "softmax sdpa rfa linformer performer reformer linear rfa-arccos rfa-gate rfa-gate-arccos".split()
+
+Curve = Sequence[tuple[float, float]]  # points (x, y) from left to right
 
 
 def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
@@ -93,6 +97,24 @@ def colour_of(label: str, labels: Iterable[str]) -> str:
 
 def _colour(table: Table, entry: Entry) -> str:
     return colour_of(entry.label, [e.label for e in table.entries])
+
+
+def dashed(curves: Mapping[str, Curve]) -> set[str]:
+    """Names of the curves that lie on an earlier one as far as both go; drawn dashed, they leave it to be seen.
+
+    Exact attentions learn alike to the last digit and need the same memory.
+    """
+    found: set[str] = set()
+    for number, (name, curve) in enumerate(curves.items()):
+        if any(_alike(curve, earlier) for earlier in islice(curves.values(), number)):
+            found.add(name)
+    return found
+
+
+def _alike(curve: Curve, other: Curve) -> bool:
+    heights = dict(other)
+    shared = [(y, heights[x]) for x, y in curve if x in heights]
+    return len(shared) > 1 and all(math.isclose(*pair, rel_tol=0.005) for pair in shared)
 
 
 def style(axes: Axes) -> None:
@@ -193,36 +215,33 @@ def _pareto(points: Iterable[tuple[float, float]], lower: bool = False) -> list[
 
 def _learning(axes: Axes, table: Table) -> bool:
     """The metric on validation against steps: mean over seeds, band from the lowest to the highest."""
-    drawn = False
-    ordered = sorted(table.entries, key=lambda e: e.label, reverse=True)
-    for number, entry in enumerate(ordered, max(0, 4 - len(ordered))):  # few curves are thin ones
-        curve = entry.learning_curve
-        if not curve:
-            continue
-        steps = [point.step for point in curve]
-        colour = _colour(table, entry)
-        # Different widths and markers: exact attentions learn alike to the last digit, and one would hide the other.
+    entries = table.validated
+    curves = {e.label: [(p.step, p.mean) for p in e.learning_curve] for e in entries}
+    over = dashed(curves)
+    for number, entry in enumerate(entries):
+        colour, points = _colour(table, entry), entry.learning_curve
+        steps = [p.step for p in points]
         axes.plot(
             steps,
-            [point.mean for point in curve],
+            [p.mean for p in points],
             marker=MARKERS[number % len(MARKERS)],
-            markersize=9 - 1.5 * (number % 4),
+            markersize=5,
             markerfacecolor="none",
-            linewidth=4.5 - 1.2 * (number % 4),
-            alpha=0.8,
+            linewidth=1.6,
+            linestyle="--" if entry.label in over else "-",
             color=colour,
             label=entry.label,
         )
         if len(entry.records) > 1:
-            axes.fill_between(steps, [p.low for p in curve], [p.high for p in curve], color=colour, alpha=0.15)
-        drawn = True
+            axes.fill_between(steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15)
     style(axes)
     axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("training step")
     axes.set_ylabel(f"validation {axis_label(table.metric)}{' (lower is better)' * lower_is_better(table.metric)}")
-    if drawn:
+    if entries:
         _legend_beside(axes)
-    return drawn
+    return bool(entries)
 
 
 def _step_time(axes: Axes, table: Table) -> bool:
@@ -241,5 +260,6 @@ def _step_time(axes: Axes, table: Table) -> bool:
     axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
     axes.invert_yaxis()
     axes.margins(x=0.15)
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel(f"training step of {table.first.config.batch_label}, ms")
     return True

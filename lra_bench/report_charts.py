@@ -6,7 +6,7 @@ import html
 from typing import Any
 
 from .efficiency import Group
-from .plots import colour_of, published_beside, tradeoff_points
+from .plots import Curve, colour_of, dashed, published_beside, tradeoff_points
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Table
 
@@ -22,7 +22,7 @@ def _name(text: str) -> str:
 
 
 def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False, log: bool = False) -> Chart:
-    axis = {"type": "log"} if log else {}
+    axis = {"tickformat": ","} | ({"type": "log"} if log else {})
     layout = {
         "xaxis": {"title": {"text": x}, **axis},
         # Better is up in every picture.
@@ -32,6 +32,19 @@ def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False
         "hovermode": "closest",
     }
     return {"title": title, "data": traces, "layout": layout}
+
+
+def _line(name: str, curve: Curve, colour: str, number: int, dash: bool) -> Chart:
+    """One curve of a chart; number: which symbol its points have; dash: see `plots.dashed`."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": [x for x, _ in curve],
+        "y": [y for _, y in curve],
+        "line": {"color": colour, "dash": "dash" if dash else "solid"},
+        "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
+    }
 
 
 def bubble_chart(table: Table) -> Chart | None:
@@ -92,22 +105,20 @@ def bubble_chart(table: Table) -> Chart | None:
 
 def learning_chart(table: Table) -> Chart | None:
     """The metric on validation against steps, a band from the lowest to the highest seed. None without a curve."""
-    labels = [e.label for e in table.entries]
+    labels, entries = [e.label for e in table.entries], table.validated
+    curves = {e.label: [(p.step, p.mean) for p in e.learning_curve] for e in entries}
+    over = dashed(curves)
     traces: list[Any] = []
-    ordered = sorted(table.entries, key=lambda e: e.label)
-    for number, entry in enumerate(ordered, max(0, 4 - len(ordered))):  # few curves are thin ones
-        curve, colour = entry.learning_curve, colour_of(entry.label, labels)
-        if not curve:
-            continue
-        steps = [point.step for point in curve]
+    for number, entry in enumerate(entries):
+        colour, points = colour_of(entry.label, labels), entry.learning_curve
+        steps = [p.step for p in points]
         if len(entry.records) > 1:
-            band = [p.high for p in curve] + [p.low for p in reversed(curve)]
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "lines",
                     "x": steps + steps[::-1],
-                    "y": band,
+                    "y": [p.high for p in points] + [p.low for p in reversed(points)],
                     "fill": "toself",
                     "fillcolor": colour,
                     "opacity": 0.15,
@@ -116,19 +127,7 @@ def learning_chart(table: Table) -> Chart | None:
                     "showlegend": False,
                 }
             )
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": _name(entry.label),
-                "x": steps,
-                "y": [p.mean for p in curve],
-                # Exact attentions learn alike to the last digit: one line must not hide the other.
-                "line": {"color": colour, "width": 4 - 0.9 * (number % 4)},
-                "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 10 - 1.5 * (number % 4)},
-                "opacity": 0.85,
-            }
-        )
+        traces.append(_line(_name(entry.label), curves[entry.label], colour, number, entry.label in over))
     if not traces:
         return None
     lower = lower_is_better(table.metric)
@@ -137,24 +136,13 @@ def learning_chart(table: Table) -> Chart | None:
 
 def length_chart(group: Group, field: str, text: str) -> Chart | None:
     """A figure of the training step against length, on logarithmic axes, the fitted exponent in the legend."""
+    curves = {name: curve for name in group.labels if (curve := group.curve(name, field))}
+    over = dashed(curves)
     traces: list[Any] = []
-    for number, name in enumerate(group.labels):
-        points = group.curve(name, field)
-        if not points:
-            continue
+    for number, (name, curve) in enumerate(curves.items()):
         exponent = group.exponent(name, field)
         slope = "" if exponent is None else f" ∝ n^{exponent:.2f}"
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": _name(name) + slope,
-                "x": [n for n, _ in points],
-                "y": [value for _, value in points],
-                "line": {"color": colour_of(name, group.labels)},
-                "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
-            }
-        )
+        traces.append(_line(_name(name) + slope, curve, colour_of(name, group.labels), number, name in over))
     if not traces:
         return None
     chart = _chart(text, traces, "sequence length, tokens", text, log=True)

@@ -170,6 +170,11 @@ class Table:
         return next((e for e in self.entries if e.label == "softmax"), None)
 
     @property
+    def validated(self) -> list[Entry]:
+        """The entries with a learning curve, by name."""
+        return sorted((e for e in self.entries if e.learning_curve), key=lambda e: e.label)
+
+    @property
     def synthetic(self) -> bool:
         """Whether the data stands in for real data that could not be had."""
         return self.first.data.dataset.endswith("-synthetic")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from lra_bench.display import latex, markdown
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
-from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, write_plots
+from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, dashed, write_plots
 from lra_bench.published import published_points
 from lra_bench.records import Record
 from lra_bench.resolve import names
@@ -182,6 +182,16 @@ def test_unknown_memory_and_no_measurement_draw_too(make_record: Callable[..., R
 
 def test_the_pareto_front_has_what_nothing_beats() -> None:
     assert _pareto([(1, 60), (2, 58), (3, 59), (4, 50), (4, 51)]) == [(1, 60), (3, 59), (4, 51)]
+
+
+def test_a_curve_that_would_hide_another_is_dashed() -> None:
+    sdpa = [(100, 17.0), (200, 34.3), (300, 35.0)]
+    softmax = [(100, 17.0), (200, 34.4), (300, 35.0)]
+    crossing = [(100, 17.0), (200, 30.0), (300, 35.0)]
+    shorter = sdpa[:2]
+    assert dashed({"sdpa": sdpa, "softmax": softmax, "rfa": crossing, "linear": shorter}) == {"softmax", "linear"}
+    assert dashed({"linear": shorter, "sdpa": sdpa}) == {"sdpa"}
+    assert dashed({"linear": shorter[1:], "sdpa": sdpa}) == set()
 
 
 def test_published_points_are_relative_to_their_own_transformer() -> None:
