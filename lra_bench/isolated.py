@@ -112,8 +112,8 @@ def run_module(module: str, plan: str) -> Ending:
 def run_forked(target: Callable[[str], None], plan: str, preload: Sequence[str]) -> Ending:
     """`target(plan)` in a process forked off one that has imported `preload` and done nothing else; see run_module.
 
-    As fresh as a process of its own, but for the seconds that it takes to import torch. For Linux, and not for work on
-    a card, since CUDA does not survive a fork.
+    As fresh as a process of its own, but for the seconds that it takes to import torch. For Linux. CUDA does not
+    survive a fork, so that nothing in `preload` may touch a card when imported.
     """
     for name, value in ENVIRONMENT.items():  # what is forked has the environment of the first call
         os.environ.setdefault(name, value)

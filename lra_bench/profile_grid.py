@@ -15,7 +15,7 @@ from .plugins import plugin_source
 from .profile_cell import ProfilePlan, main
 from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
 
-# What every cell on a CPU would take four seconds to import: torch._dynamo is the optimisers', cli the command's own.
+# What every cell would take four seconds to import: torch._dynamo is the optimisers', cli the command's own.
 PRELOAD = (
     "torch._dynamo",
     *(f"lra_bench.{name}" for name in ("cli", "profile_cell", "build", "compiling", "profiler")),
@@ -50,7 +50,7 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
         for path in written.values():
             path.unlink(missing_ok=True)
         if waiting:
-            ending = _run(ProfilePlan(out=out, records=waiting), config.device)
+            ending = _run(ProfilePlan(out=out, records=waiting))
         for mode, record in plans.items():
             found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
             if found is None:
@@ -68,9 +68,9 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
     return records
 
 
-def _run(plan: ProfilePlan, device: str) -> Ending:
+def _run(plan: ProfilePlan) -> Ending:
     """Carry the plan out in a fresh process."""
-    if device == "cpu" and sys.platform == "linux":
+    if sys.platform == "linux":
         with suppress(OSError):  # of a temporary folder whose name is too long for a socket, say
             return run_forked(main, plan.model_dump_json(), PRELOAD)
     return run_module("lra_bench.profile_cell", plan.model_dump_json())
