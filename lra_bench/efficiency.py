@@ -45,14 +45,18 @@ class Group:
         return self.records[0]
 
     @property
-    def title(self) -> str:
+    def measured_on(self) -> str:
         c, machine = self.first.config, self.first.machine
         return f"{c.task}, protocol {c.protocol_label}, batch {c.train.batch_size}, {machine.label}"
 
     @property
+    def title(self) -> str:
+        return f"{self.measured_on}, {'torch.compile' if self.first.config.train.compile else 'eager'}"
+
+    @property
     def note(self) -> str:
         """What has to be said with the figures."""
-        first = self.first
+        first, rate = self.first, self.first.matmul_flops_per_sec
         compiled: dict[str, bool] = {}
         for r in self.records:
             if r.mode == "train" and r.profile:
@@ -61,7 +65,8 @@ class Group:
             f"Median steps on random tokens without padding; {first.machine.precision} on"
             f" {distinct(r.machine.runtime for r in self.records)}; training {compiled_words(compiled)};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
-            f" A large matrix product reaches {first.matmul_flops_per_sec / 1e9:,.0f} GFLOP/s here."
+            f" A large matrix product reaches"
+            f" {f'{rate / 1e12:,.0f} TFLOP/s' if rate >= 1e13 else f'{rate / 1e9:,.0f} GFLOP/s'} here."
             + (DISTURBED_NOTE if any(map(disturbed, self.records)) else "")
             + (CPU_NOTE if first.config.device == "cpu" else "")
         )

@@ -53,7 +53,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
             axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.13))
             style(axes)
         c = group.first.config
-        rest = hashlib.sha256(f"{group.title} {c.train.compile}".encode()).hexdigest()[:6]
+        rest = hashlib.sha256(f"{group.measured_on} {c.train.compile}".encode()).hexdigest()[:6]
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", f"efficiency-{c.task}-{c.protocol}-{c.device}-{rest}")
         written += save(figure, out / name)
     return written

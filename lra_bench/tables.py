@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby
@@ -16,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks import Metric
+from tasks import DataError, Metric, task_spec
 
 from .records import Record
 from .stats import bootstrap_scores, lower_is_better, seed_margin, wilson_interval
@@ -181,8 +182,12 @@ class Table:
 
     @property
     def metric(self) -> Metric:
-        """What the entries are scored by."""
-        return next((e.metric for e in self.entries if e.metric), "accuracy")
+        """What the entries are scored by; where none has a score yet, what the task will be."""
+        if found := next((e.metric for e in self.entries if e.metric), None):
+            return found
+        with suppress(DataError):  # a plugin's task is not known here
+            return task_spec(self.first.config.task).metric
+        return "accuracy"
 
     @property
     def baselines(self) -> dict[str, float]:

@@ -121,6 +121,13 @@ def test_a_score_is_on_the_plateau_of_the_nearest_guess_within_its_interval(
     assert rows(build_tables([record.model_copy(update={"data": data})]))[0]["plateau"] == plateau
 
 
+def test_runs_without_a_result_are_headed_by_their_tasks_metric(make_record: Callable[..., Record]) -> None:
+    record = make_record(task="mt", accuracy=None, status="interrupted", dataset="multi30k")
+    text = markdown(build_tables([record]))
+    assert "BLEU" in text
+    assert "accuracy" not in text
+
+
 def test_an_entry_with_too_many_parameters_is_flagged(make_record: Callable[..., Record]) -> None:
     assert "over 110 % of softmax" in markdown(build_tables([make_record(params_ratio=1.11)]))
     assert "over 110 % of softmax" not in markdown(build_tables([make_record(params_ratio=1.09)]))
