@@ -96,6 +96,10 @@ class Group:
         cells = ((n, self.find(name, mode, n)) for n in self.lengths)
         return [(n, value) for n, r in cells if r and r.profile and (value := getattr(r.profile, field))]
 
+    def curves(self, field: str) -> dict[str, list[tuple[int, float]]]:
+        """The curves of the training step by model, those without a point left out."""
+        return {name: curve for name in self.labels if (curve := self.curve(name, field))}
+
     def exponent(self, name: str, field: str, mode: Mode = "train") -> float | None:
         """Slope of log(figure) over log(length) by least squares, from 2,048 on where two such lengths are there."""
         points = [(math.log(n), math.log(value)) for n, value in self.curve(name, field, mode)]

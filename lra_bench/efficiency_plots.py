@@ -25,7 +25,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
             ("peak_memory_mb", "peak memory of a training step, MB", "memory"),
         )
         for axes, (field, text, what) in zip(figure.subplots(1, 2), panels, strict=True):
-            curves = {name: curve for name in group.labels if (curve := group.curve(name, field))}
+            curves = group.curves(field)
             over = dashed(curves)
             for number, (name, curve) in enumerate(curves.items()):
                 exponent = group.exponent(name, field)

@@ -216,8 +216,7 @@ def _pareto(points: Iterable[tuple[float, float]], lower: bool = False) -> list[
 def _learning(axes: Axes, table: Table) -> bool:
     """The metric on validation against steps: mean over seeds, band from the lowest to the highest."""
     entries = table.validated
-    curves = {e.label: [(p.step, p.mean) for p in e.learning_curve] for e in entries}
-    over = dashed(curves)
+    over = dashed(table.learning_curves)
     for number, entry in enumerate(entries):
         colour, points = _colour(table, entry), entry.learning_curve
         steps = [p.step for p in points]

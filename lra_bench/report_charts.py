@@ -106,7 +106,7 @@ def bubble_chart(table: Table) -> Chart | None:
 def learning_chart(table: Table) -> Chart | None:
     """The metric on validation against steps, a band from the lowest to the highest seed. None without a curve."""
     labels, entries = [e.label for e in table.entries], table.validated
-    curves = {e.label: [(p.step, p.mean) for p in e.learning_curve] for e in entries}
+    curves = table.learning_curves
     over = dashed(curves)
     traces: list[Any] = []
     for number, entry in enumerate(entries):
@@ -136,7 +136,7 @@ def learning_chart(table: Table) -> Chart | None:
 
 def length_chart(group: Group, field: str, text: str) -> Chart | None:
     """A figure of the training step against length, on logarithmic axes, the fitted exponent in the legend."""
-    curves = {name: curve for name in group.labels if (curve := group.curve(name, field))}
+    curves = group.curves(field)
     over = dashed(curves)
     traces: list[Any] = []
     for number, (name, curve) in enumerate(curves.items()):

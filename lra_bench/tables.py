@@ -176,6 +176,11 @@ class Table:
         return sorted((e for e in self.entries if e.learning_curve), key=lambda e: e.label)
 
     @property
+    def learning_curves(self) -> dict[str, list[tuple[int, float]]]:
+        """Means of the validated entries' curves by label."""
+        return {e.label: [(p.step, p.mean) for p in e.learning_curve] for e in self.validated}
+
+    @property
     def synthetic(self) -> bool:
         """Whether the data stands in for real data that could not be had."""
         return self.first.data.dataset.endswith("-synthetic")
