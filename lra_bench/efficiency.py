@@ -46,6 +46,7 @@ class Group:
 
     @property
     def measured_on(self) -> str:
+        """The title but for how."""
         c, machine = self.first.config, self.first.machine
         return f"{c.task}, protocol {c.protocol_label}, batch {c.train.batch_size}, {machine.label}"
 
@@ -56,7 +57,7 @@ class Group:
     @property
     def note(self) -> str:
         """What has to be said with the figures."""
-        first, rate = self.first, self.first.matmul_flops_per_sec
+        first = self.first
         compiled: dict[str, bool] = {}
         for r in self.records:
             if r.mode == "train" and r.profile:
@@ -65,8 +66,7 @@ class Group:
             f"Median steps on random tokens without padding; {first.machine.precision} on"
             f" {distinct(r.machine.runtime for r in self.records)}; training {compiled_words(compiled)};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
-            f" A large matrix product reaches"
-            f" {f'{rate / 1e12:,.0f} TFLOP/s' if rate >= 1e13 else f'{rate / 1e9:,.0f} GFLOP/s'} here."
+            f" A large matrix product reaches {_rate(first.matmul_flops_per_sec)} here."
             + (DISTURBED_NOTE if any(map(disturbed, self.records)) else "")
             + (CPU_NOTE if first.config.device == "cpu" else "")
         )
@@ -109,6 +109,10 @@ class Group:
             return None
         mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
         return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def _rate(flops_per_sec: float) -> str:
+    return f"{flops_per_sec / 1e12:,.0f} TFLOP/s" if flops_per_sec >= 1e13 else f"{flops_per_sec / 1e9:,.0f} GFLOP/s"
 
 
 def label(record: ProfileRecord) -> str:

@@ -88,9 +88,9 @@ def test_losses_and_gradients_are_those_of_the_cpu(task: str, model: str) -> Non
         loss.backward()
         gradients = [p.grad.flatten() for p in network.parameters() if p.grad is not None]
         results.append((loss.item(), torch.cat(gradients).cpu()))
-    (loss, gradients_there), (loss_here, gradients_here) = results
-    assert loss == pytest.approx(loss_here, rel=1e-6)  # a language model's is a sum in float32
-    torch.testing.assert_close(gradients_there, gradients_here)
+    (own_loss, own_gradients), (card_loss, card_gradients) = results
+    assert card_loss == pytest.approx(own_loss, rel=1e-6)  # a language model's is a sum in float32
+    torch.testing.assert_close(card_gradients, own_gradients)
 
 
 @each_cell
@@ -107,7 +107,7 @@ def test_compiled_steps_are_the_eager_ones(
     overrides = {
         **STILL, "train.compile": compile_, "train.precision": "fp32", "train.micro_batch_size": at_once
     }  # fmt: skip
-    if model in DRAWING:  # capturing a graph draws too, so that what it draws later is not what an eager step draws
+    if compile_ == "reduce-overhead" and model in DRAWING:  # capturing draws as well, so that later steps differ
         overrides["attention.redraw"] = False
     config = resolve("text", model, "quick", device="cuda", overrides=overrides)
     torch.compiler.reset()

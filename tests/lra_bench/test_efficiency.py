@@ -4,6 +4,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +128,18 @@ def test_without_room_for_a_socket_a_cell_starts_from_nothing(monkeypatch: pytes
     done = lra_bench("profile", "--models", "linear", "--lengths", "64", "--out", tmp_path / "out", *SMALL)
     assert done.returncode == 0, done.stderr
     assert (pd.read_csv(tmp_path / "out" / "efficiency.csv")["status"] == "ok").all()
+
+
+def test_what_cells_are_forked_with_touches_no_card() -> None:
+    code = """
+import importlib, torch
+from lra_bench.profile_grid import PRELOAD
+def touch(*_, **__): raise AssertionError("a card is asked for at import; cells forked after it could not use one")
+for name in ("is_available", "device_count", "get_device_properties", "get_device_capability", "init", "_lazy_init"):
+    setattr(torch.cuda, name, touch)
+for module in PRELOAD: importlib.import_module(module)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_count_in_a_profile_too(tmp_path: Path) -> None:
