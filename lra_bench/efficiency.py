@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from tasks.files import atomic_path
@@ -29,7 +30,8 @@ CPU_NOTE = (
     " more than an eighth of the free memory return what they free to the system, which makes them slower."
 )
 DISTURBED_NOTE = (
-    f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card."
+    f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card,"
+    " and left out of exponents where two times without are left."
 )
 SHOWN_MODES: tuple[Mode, ...] = ("train", "inference")  # as they are shown
 
@@ -101,14 +103,19 @@ class Group:
         return {name: curve for name in self.labels if (curve := self.curve(name, field))}
 
     def exponent(self, name: str, field: str, mode: Mode = "train") -> float | None:
-        """Slope of log(figure) over log(length) by least squares, from 2,048 on where two such lengths are there."""
-        points = [(math.log(n), math.log(value)) for n, value in self.curve(name, field, mode)]
-        if sum(x >= math.log(2048) for x, _ in points) >= 2:
-            points = [p for p in points if p[0] >= math.log(2048)]
-        if len(points) < 2:
+        """Slope of log(figure) over log(length) by least squares: None for fewer than two lengths.
+
+        From 2,048 on, where two such lengths are there, and of times those not taken beside other work, where two are.
+        """
+        points = self.curve(name, field, mode)
+        late = [(n, value) for n, value in points if n >= 2048]
+        alone = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and disturbed(r))]
+        first = alone if field == "step_time_ms" else late
+        chosen = next((some for some in (first, late) if len(some) >= 2), points)
+        if len(chosen) < 2:
             return None
-        mean_x, mean_y = (sum(values) / len(points) for values in zip(*points, strict=True))
-        return sum((x - mean_x) * (y - mean_y) for x, y in points) / sum((x - mean_x) ** 2 for x, _ in points)
+        x, y = ([math.log(value) for value in values] for values in zip(*chosen, strict=True))
+        return linear_regression(x, y).slope
 
 
 def _rate(flops_per_sec: float) -> str:

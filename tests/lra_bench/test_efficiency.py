@@ -202,6 +202,19 @@ def test_few_lengths_have_numbers_beside_them_too(make_profile: Callable[..., Pr
     assert len([n for n in shown if 300 < n < 500]) >= 2
 
 
+def test_exponents_are_of_times_taken_alone(make_profile: Callable[..., ProfileRecord]) -> None:
+    def busy(n: int, time: float) -> ProfileRecord:
+        record = make_profile("rfa", n, time)
+        assert record.profile is not None
+        return record.model_copy(update={"profile": record.profile.model_copy(update={"other_cpu_percent": 50.0})})
+
+    alone = [make_profile("rfa", n, n / 100) for n in (2048, 4096)]
+    (group,) = build_groups([*alone, busy(3072, 900.0)])
+    assert group.exponent("rfa", "step_time_ms") == pytest.approx(1.0)
+    (group,) = build_groups([alone[0], busy(4096, 20.48 * 4)])  # there is nothing else to go by
+    assert group.exponent("rfa", "step_time_ms") == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize("column", ["other_cpu_percent", "other_gpu_percent"])
 def test_times_taken_beside_other_work_are_marked(
     make_profile: Callable[..., ProfileRecord], tmp_path: Path, column: str
