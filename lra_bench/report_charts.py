@@ -22,7 +22,8 @@ def _name(text: str) -> str:
 
 
 def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False, log: bool = False) -> Chart:
-    axis = {"tickformat": ","} | ({"type": "log"} if log else {})
+    # D2: 1, 2 and 5 of every power of ten, as the pictures have them.
+    axis = {"tickformat": ",", "automargin": True} | ({"type": "log", "dtick": "D2"} if log else {})
     layout = {
         "xaxis": {"title": {"text": x}, **axis},
         # Better is up in every picture.
