@@ -109,9 +109,10 @@ class Group:
         """
         points = self.curve(name, field, mode)
         late = [(n, value) for n, value in points if n >= 2048]
-        alone = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and disturbed(r))]
-        first = alone if field == "step_time_ms" else late
-        chosen = next((some for some in (first, late) if len(some) >= 2), points)
+        alone = late
+        if field == "step_time_ms":
+            alone = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and disturbed(r))]
+        chosen = next((some for some in (alone, late) if len(some) >= 2), points)
         if len(chosen) < 2:
             return None
         x, y = ([math.log(value) for value in values] for values in zip(*chosen, strict=True))

@@ -185,7 +185,7 @@ class Table:
         """Whether the data stands in for real data that could not be had."""
         return self.first.data.dataset.endswith("-synthetic")
 
-    @property
+    @cached_property
     def metric(self) -> Metric:
         """What the entries are scored by; where none has a score yet, what the task will be."""
         if found := next((e.metric for e in self.entries if e.metric), None):

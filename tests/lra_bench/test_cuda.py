@@ -107,7 +107,7 @@ def test_compiled_steps_are_the_eager_ones(
     overrides = {
         **STILL, "train.compile": compile_, "train.precision": "fp32", "train.micro_batch_size": at_once
     }  # fmt: skip
-    if compile_ == "reduce-overhead" and model in DRAWING:  # capturing draws as well, so that later steps differ
+    if compile_ == "reduce-overhead" and model in DRAWING:  # capturing draws as well, it seems
         overrides["attention.redraw"] = False
     config = resolve("text", model, "quick", device="cuda", overrides=overrides)
     torch.compiler.reset()
