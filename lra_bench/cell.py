@@ -23,6 +23,7 @@ from .isolated import deferred_interrupt, end_with_parent, limit_address_space, 
 from .machine import describe_machine
 from .plugins import load_plugins
 from .records import DataRecord, Record, Result, Score, now, read_record, record_path, write_record
+from .sharing import AtWork
 
 if TYPE_CHECKING:
     from .objectives import Evaluation
@@ -71,20 +72,21 @@ def run_cell(plan: CellPlan) -> Record:
     Of several processes (torchrun) all run it and the first one writes; but where one fails, that one tells why, and
     the others, which hear of it as a broken connection or are told to stop, leave it at that.
     """
-    from .memory import failure
-    from .trainer import Diverged
-
     outcome: dict[str, Any] = {}
     started = now()
-    try:
-        _run(plan, outcome)
-        outcome |= {"status": "ok", "reason": ""}
-    except KeyboardInterrupt:
-        outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
-    except Diverged as error:
-        outcome |= {"status": "diverged", "reason": str(error)}
-    except (Exception, SystemExit) as error:
-        outcome |= failure(error)
+    with AtWork(plan.record.config.device if num_processes() == 1 else None) as work:
+        from .memory import failure
+        from .trainer import Diverged
+
+        try:
+            _run(plan, outcome, work)
+            outcome |= {"status": "ok", "reason": ""}
+        except KeyboardInterrupt:
+            outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
+        except Diverged as error:
+            outcome |= {"status": "diverged", "reason": str(error)}
+        except (Exception, SystemExit) as error:
+            outcome |= failure(error)
     record = plan.record.model_copy(update={**outcome, "created": now()})
     failed = record.status not in ("ok", "interrupted")
     if not is_main_process() and not failed:
@@ -111,7 +113,7 @@ def is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
+def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     """Fill `outcome` with fields of the record as they become known."""
     import torch
 
@@ -146,7 +148,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
     compiled = compiles(config, accelerator)
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
-    outcome["profile"] = profile_training(config, accelerator, compiled)
+    outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
@@ -156,7 +158,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any]) -> None:
         torch.manual_seed(config.seed + accelerator.process_index)
     if plan.tensorboard:
         accelerator.init_trackers(plan.record.run_id)
-    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work)
     try:
         trainer.fit()
     finally:

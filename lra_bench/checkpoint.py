@@ -6,12 +6,13 @@ import pickle
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from tasks.files import atomic_path
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 def previous(path: Path) -> Path:
@@ -21,6 +22,8 @@ def previous(path: Path) -> Path:
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write `state` (tensors, numbers, strings, lists, dicts of them) to `path` atomically and keep the one before."""
+    import torch
+
     with atomic_path(path) as temporary:
         try:
             with temporary.open("wb") as file:
@@ -34,6 +37,8 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 def load_checkpoint(path: Path) -> dict[str, Any] | None:
     """The newest state saved at `path` that is whole; None when there is none. Damage is told on stderr."""
+    import torch
+
     for candidate in (path, previous(path)):
         try:
             # torch.load does not look at the checksums that torch.save writes.
@@ -60,12 +65,16 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
     On CUDA that of its own card and of no other, so that the run can go on where more or fewer of them are visible.
     """
+    import torch
+
     card = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
     return {"cpu": torch.get_rng_state(), **card}
 
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
     """Restore what `random_state` returned, to a device of the same type."""
+    import torch
+
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state["cuda"], device)

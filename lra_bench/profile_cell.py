@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from .isolated import deferred_interrupt, end_with_parent, limit_address_space, stop_on_sigterm
 from .plugins import load_plugins
 from .records import Mode, ProfileRecord, now, write_record
+from .sharing import AtWork
 
 # A cell that takes longer than this for its timed steps stops after three of them, or fewer; see time_steps.
 PROFILE_SECONDS = 3.0
@@ -26,6 +27,11 @@ class ProfilePlan(BaseModel, extra="forbid", frozen=True):
 
 def profile_cell(plan: ProfilePlan) -> None:
     """Measure and write every record of the plan; what cannot be measured is written with status and reason."""
+    with AtWork(plan.records[0].config.device) as work:
+        _profile(plan, work)
+
+
+def _profile(plan: ProfilePlan, work: AtWork) -> None:
     import torch
 
     from .build import Estimate, count_parameters, estimate_step
@@ -57,9 +63,9 @@ def profile_cell(plan: ProfilePlan) -> None:
             if record.mode == "train":
                 compiled = compiles(config, accelerator, full=True)
                 outcome["machine"] = record.machine.model_copy(update={"compiled": compiled})
-                outcome["profile"] = profile_training(config, accelerator, compiled, full=True, seconds=PROFILE_SECONDS)
+                outcome["profile"] = profile_training(config, accelerator, compiled, True, PROFILE_SECONDS, work)
             else:
-                outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS)
+                outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
             outcome |= {"status": "ok", "reason": ""}
         except Exception as error:
             outcome |= failure(error)

@@ -14,6 +14,7 @@ from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan, main
 from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
+from .sharing import AtWork
 
 # What every cell would take four seconds to import: torch._dynamo is the optimisers', cli the command's own.
 PRELOAD = (
@@ -38,7 +39,8 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
     exhausted: dict[tuple[str, Mode], int] = {}
     ordered = sorted(configs, key=lambda c: c.data.max_len)
     precision = ordered[0].train.precision
-    rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
+    with AtWork(ordered[0].device) as work, work.alone():
+        rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
     for number, config in enumerate(ordered, 1):
         plans = {mode: _blank(config, mode, rate) for mode in MODES}
         for mode, record in plans.items():

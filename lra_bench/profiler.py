@@ -19,6 +19,7 @@ from .machine import card_busy_percent
 from .memory import PeakMemory
 from .objectives import objective_of
 from .records import Mode, StepProfile
+from .sharing import NOT_SHARED, AtWork
 from .step import TrainingStep
 
 # Before these, the two steps under the memory trace have warmed up as well.
@@ -106,13 +107,14 @@ def profile_training(
     compiled: bool = False,
     full: bool = False,
     seconds: float = math.inf,
+    work: AtWork = NOT_SHARED,
 ) -> StepProfile:
     """Profile the training step at the protocol's batch size and full length, on random tokens on the device.
 
     Of several processes each takes its share of the batch; memory is that of one.
 
     compiled: as `compiling.compiles` answered, which has to be asked first; full: without masks, see Batch, else with
-    masks that mark nothing, as a batch with padding costs; seconds: see `time_steps`.
+    masks that mark nothing, as a batch with padding costs; seconds: see `time_steps`; work: what other runs pause for.
     """
     torch.manual_seed(config.seed)
     processes = accelerator.num_processes
@@ -123,12 +125,16 @@ def profile_training(
         step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, compiled)
         for _ in range(2):  # the optimiser's state appears at the end of the first
             step(batch)
-    timing = time_steps(lambda: step(batch), accelerator.device, seconds)
+    with work.alone():
+        timing = time_steps(lambda: step(batch), accelerator.device, seconds)
+        profile = _profile("train", config, batch, timing, memory, processes)
     accelerator.free_memory()
-    return _profile("train", config, batch, timing, memory, processes)
+    return profile
 
 
-def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: float = math.inf) -> StepProfile:
+def profile_inference(
+    config: RunConfig, accelerator: Accelerator, seconds: float = math.inf, work: AtWork = NOT_SHARED
+) -> StepProfile:
     """The same for the forward pass in evaluation of a full batch, which is never compiled."""
     torch.manual_seed(config.seed)
     objective = objective_of(config)
@@ -139,14 +145,15 @@ def profile_inference(config: RunConfig, accelerator: Accelerator, seconds: floa
             model = objective.build_model().to(accelerator.device).eval()
             for _ in range(2):  # the memory of the second is that of the first, but it warms up
                 objective.outputs(model, batch)
-        timing = time_steps(lambda: objective.outputs(model, batch), accelerator.device, seconds)
-    return _profile("inference", config, batch, timing, memory)
+        with work.alone():
+            timing = time_steps(lambda: objective.outputs(model, batch), accelerator.device, seconds)
+            return _profile("inference", config, batch, timing, memory)
 
 
 def _profile(
     mode: Mode, config: RunConfig, batch: Batch, timing: Timing, memory: PeakMemory, processes: int = 1
 ) -> StepProfile:
-    alone = processes == 1  # of several the others are the run's own
+    single = processes == 1  # of several the others are the run's own
     return StepProfile(
         mode=mode,
         batch_size=config.train.batch_size,
@@ -157,6 +164,6 @@ def _profile(
         tokens_per_sec=1e3 * processes * sum(tokens.numel() for tokens in batch.tokens) / timing.median,
         peak_memory_mb=memory.allocated_mb,
         peak_reserved_mb=memory.reserved_mb,
-        other_cpu_percent=timing.other_cpu_percent if alone else None,
-        other_gpu_percent=card_busy_percent(memory.device) if alone and memory.device.type == "cuda" else None,
+        other_cpu_percent=timing.other_cpu_percent if single else None,
+        other_gpu_percent=card_busy_percent(memory.device) if single and memory.device.type == "cuda" else None,
     )

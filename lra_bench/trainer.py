@@ -23,6 +23,7 @@ from .config import RunConfig
 from .isolated import deferred_interrupt
 from .objectives import Evaluation, objective_of
 from .optim import build_schedule
+from .sharing import NOT_SHARED, AtWork
 from .stats import format_score, lower_is_better
 from .step import TrainingStep
 
@@ -54,7 +55,7 @@ class Trainer:
     """Trains `model` on `task` as `config` says, resuming from `checkpoint` where that file exists.
 
     compiled: as `compiling.compiles` answered; every training batch is then padded to the full length, the one shape
-    that is compiled.
+    that is compiled. work: gives way between two steps.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class Trainer:
         accelerator: Accelerator,
         checkpoint: Path,
         compiled: bool = False,
+        work: AtWork = NOT_SHARED,
     ) -> None:
-        self.config, self.accelerator, self.checkpoint = config, accelerator, checkpoint
+        self.config, self.accelerator, self.checkpoint, self.work = config, accelerator, checkpoint, work
         self.objective = objective = objective_of(config, task.tokenizer)
         data, device = config.data, accelerator.device
         self.train_data = objective.on_device(task.train, device, trim=not compiled)
@@ -143,6 +145,7 @@ class Trainer:
             if save:
                 progress.seconds = time.perf_counter() - started
                 self._save()
+            self.work.give_way(check)
 
     def _validate(self, started: float) -> None:
         progress, metric = self.progress, self.objective.spec.metric

@@ -1,7 +1,8 @@
-"""Shared by all tests: data caches and results stay inside pytest's temporary folders, the hub is never asked."""
+"""Shared by all tests: caches, results and locks stay inside pytest's temporary folders, the hub is never asked."""
 
 import os
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LRA_BENCH_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    folder = str(tmp_path_factory.getbasetemp())
+    monkeypatch.setenv("LRA_BENCH_CACHE", f"{folder}/cache")
+    # Neither tests side by side nor the user's own runs pause for each other, see lra_bench/sharing.py.
+    monkeypatch.setenv("TMPDIR", folder)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     torch.manual_seed(0)
 

@@ -1,0 +1,122 @@
+"""Runs that share a device: while one is timed the others pause, each between two of its training steps.
+
+Readers and a writer, by the operating system's locks on two files, which it gives up when their holder dies, however
+that happens. Whoever works holds `room` with others; whoever measures closes `gate`, so that nobody enters `room` any
+more, and waits until all have left it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Literal
+
+# A run that hangs is not waited for longer than this, by those who measure nor by those who work.
+PATIENCE_SECONDS = 300.0
+POLL_SECONDS = 0.05
+# How often who works looks whether somebody wants to measure.
+LOOK_EVERY_SECONDS = 0.25
+
+
+class AtWork:
+    """Within it this process is one of those of this user and machine that use `device`.
+
+    device: None takes no part. So must several processes with one run: at every step they wait for each other, and
+    cannot wait for a third one at different steps.
+    """
+
+    def __init__(self, device: Literal["cpu", "cuda"] | None) -> None:
+        self.device = device
+        self._gate: IO[bytes] | None = None
+        self._room: IO[bytes] | None = None
+        self._files = ExitStack()
+        self._look_at = 0.0
+
+    def __enter__(self) -> AtWork:
+        if self.device is not None:
+            with suppress(OSError, RuntimeError, AssertionError):  # a full disk, or a card that is not there
+                folder = Path(tempfile.gettempdir()) / f"lra-bench-{os.getuid()}"
+                folder.mkdir(mode=0o700, exist_ok=True)
+                name = _device_name(self.device)
+                self._gate = self._files.enter_context((folder / f"{name}.gate").open("ab"))
+                self._room = self._files.enter_context((folder / f"{name}.room").open("ab"))
+        self._enter_room()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it the others pause."""
+        _release(self._room)  # of two who want this each would wait for the other
+        _lock(self._gate, fcntl.LOCK_EX)
+        _lock(self._room, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            _lock(self._room, fcntl.LOCK_SH)
+            _release(self._gate)
+
+    def give_way(self, check: Callable[[], None]) -> None:
+        """Let who wants to be alone be so first. check: called while waiting, may raise."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + LOOK_EVERY_SECONDS
+        if _try(self._gate, fcntl.LOCK_SH):
+            _release(self._gate)
+            return
+        if self.device == "cuda":  # what was launched is still at work
+            import torch
+
+            torch.cuda.synchronize()
+        _release(self._room)
+        self._enter_room(check)
+
+    def _enter_room(self, check: Callable[[], None] = lambda: None) -> None:
+        _lock(self._gate, fcntl.LOCK_SH, check)
+        _lock(self._room, fcntl.LOCK_SH, check)
+        _release(self._gate)
+
+
+NOT_SHARED = AtWork(None)
+
+
+def _device_name(device: Literal["cpu", "cuda"]) -> str:
+    if device == "cpu":  # known without torch, whose import takes the processor a while
+        return device
+    import torch
+
+    return f"gpu-{torch.cuda.get_device_properties().uuid}"
+
+
+def _try(file: IO[bytes] | None, mode: int) -> bool:
+    """Whether the lock is to be had at once; no file is always free."""
+    if file is None:
+        return True
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lock(file: IO[bytes] | None, mode: int, check: Callable[[], None] = lambda: None) -> None:
+    """Wait for the lock, but no longer than PATIENCE_SECONDS."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not _try(file, mode) and time.monotonic() < until:
+        check()
+        time.sleep(POLL_SECONDS)
+
+
+def _release(file: IO[bytes] | None) -> None:
+    if file is not None:
+        fcntl.flock(file, fcntl.LOCK_UN)
