@@ -48,7 +48,7 @@ profile: $(READY)
 	@$(BIN)/lra-bench profile $(OPTIONS)
 
 # The whole grid at the published step counts, a slice a call: the same command goes on, and ends with 0 once all is done.
-# Runs that do not fill a card share it with ARGS="--workers 3".
+# Runs that do not fill a card share it with ARGS="--workers 3", and pause while a step of one of them is timed.
 ZOO := softmax,sdpa,rfa,linformer,performer,reformer,linear
 reference: $(READY)
 	@$(BIN)/lra-bench sweep --task text,listops,retrieval --models $(ZOO) --protocol compact --out results/reference-run --minutes 9 $(OPTIONS)

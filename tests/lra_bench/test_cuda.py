@@ -3,6 +3,9 @@
 import dataclasses
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from lra_bench.memory import MIB, PeakMemory
 from lra_bench.objectives import Objective, objective_of
 from lra_bench.profiler import profile_training
 from lra_bench.resolve import resolve
+from lra_bench.sharing import AtWork
 from lra_bench.step import TrainingStep, build_accelerator
 from lra_bench.trainer import Trainer
 from models import build_decoder, build_translator
@@ -265,6 +269,27 @@ def test_several_cells_share_a_card(reviews: Path, tmp_path: Path) -> None:
     command = ("sweep", "--task", "text", "--models", "softmax,rfa", "--protocol", "quick", "--data", reviews)
     done = lra_bench(*command, "--out", tmp_path, "--workers", "2", *SETTINGS, timeout=300)
     assert done.returncode == 0, done.stderr
+
+
+def test_who_measures_on_a_card_has_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    order = []
+
+    def measure() -> None:
+        with AtWork("cuda") as other, other.alone():
+            order.append("measured")
+
+    with AtWork("cuda") as at_work:
+        (gate,) = tmp_path.glob("*/*.gate")
+        assert gate.name == f"gpu-{torch.cuda.get_device_properties(CARD).uuid}.gate"
+        thread = threading.Thread(target=measure)
+        thread.start()
+        time.sleep(0.5)
+        order.append("step")
+        at_work.give_way(lambda: None)
+        order.append("step")
+    thread.join()
+    assert order == ["step", "measured", "step"]
 
 
 def test_what_others_do_on_the_card_is_noticed() -> None:
