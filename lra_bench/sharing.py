@@ -17,8 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Literal
 
-# A run that hangs is not waited for longer than this, by those who measure nor by those who work.
-PATIENCE_SECONDS = 300.0
+# A run that hangs is waited for no longer than this: by who measures, for the others to pause; by others, to go on.
+STEP_SECONDS = 60.0
+MEASURE_SECONDS = 300.0
 POLL_SECONDS = 0.05
 # How often who works looks whether somebody wants to measure.
 LOOK_EVERY_SECONDS = 0.25
@@ -58,12 +59,12 @@ class AtWork:
     def alone(self) -> Iterator[None]:
         """Within it the others pause."""
         _release(self._room)  # of two who want this each would wait for the other
-        _lock(self._gate, fcntl.LOCK_EX)
-        _lock(self._room, fcntl.LOCK_EX)
+        _lock(self._gate, fcntl.LOCK_EX, MEASURE_SECONDS)
+        _lock(self._room, fcntl.LOCK_EX, STEP_SECONDS)
         try:
             yield
         finally:
-            _lock(self._room, fcntl.LOCK_SH)
+            _try(self._room, fcntl.LOCK_SH)
             _release(self._gate)
 
     def give_way(self, check: Callable[[], None]) -> None:
@@ -82,8 +83,8 @@ class AtWork:
         self._enter_room(check)
 
     def _enter_room(self, check: Callable[[], None] = lambda: None) -> None:
-        _lock(self._gate, fcntl.LOCK_SH, check)
-        _lock(self._room, fcntl.LOCK_SH, check)
+        _lock(self._gate, fcntl.LOCK_SH, MEASURE_SECONDS, check)
+        _try(self._room, fcntl.LOCK_SH)
         _release(self._gate)
 
 
@@ -109,9 +110,9 @@ def _try(file: IO[bytes] | None, mode: int) -> bool:
     return True
 
 
-def _lock(file: IO[bytes] | None, mode: int, check: Callable[[], None] = lambda: None) -> None:
-    """Wait for the lock, but no longer than PATIENCE_SECONDS."""
-    until = time.monotonic() + PATIENCE_SECONDS
+def _lock(file: IO[bytes] | None, mode: int, seconds: float, check: Callable[[], None] = lambda: None) -> None:
+    """Wait for the lock, but no longer than so many seconds."""
+    until = time.monotonic() + seconds
     while not _try(file, mode) and time.monotonic() < until:
         check()
         time.sleep(POLL_SECONDS)

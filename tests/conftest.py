@@ -15,6 +15,8 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 
+COMPILED = os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_lra_bench_tests")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """The tests are of the CPU whatever the machine has; a card has its own, `make test-cuda`."""
@@ -26,7 +28,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def _isolated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(tmp_path_factory.getbasetemp())
     monkeypatch.setenv("LRA_BENCH_CACHE", f"{folder}/cache")
-    # Neither tests side by side nor the user's own runs pause for each other, see lra_bench/sharing.py.
+    # Neither tests side by side nor the user's own runs pause for each other, see lra_bench/sharing.py; what torch has
+    # compiled is shared all the same.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", COMPILED)
     monkeypatch.setenv("TMPDIR", folder)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

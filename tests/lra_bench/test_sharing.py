@@ -139,7 +139,8 @@ def test_who_dies_is_not_waited_for(
 def test_who_hangs_is_not_waited_for_for_ever(
     processes: list[multiprocessing.process.BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "STEP_SECONDS", 0.2)
+    monkeypatch.setattr(sharing, "MEASURE_SECONDS", 0.2)
     start(processes, work).recv()
     psutil.Process(processes[0].pid).suspend()
     with AtWork("cpu") as at_work, at_work.alone():

@@ -233,7 +233,7 @@ def test_a_cell_told_to_stop_while_it_clears_up_has_finished(
     before = signal.signal(signal.SIGTERM, stop)
     try:
         with monkeypatch.context() as patch:
-            patch.setattr("lra_bench.cell._run", lambda plan, outcome: None)
+            patch.setattr("lra_bench.cell._run", lambda *_: None)
             patch.setattr(Path, "unlink", told_to_stop)
             assert run_cell(plan).status == "ok"
     finally:

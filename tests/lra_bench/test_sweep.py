@@ -126,7 +126,8 @@ def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
 ) -> None:
     plugin = tmp_path / "hangs.py"
     plugin.write_text(
-        "import time\nfrom models import MultiHeadAttention, register_attention\n"
+        "import time\nimport lra_bench.sharing\nfrom models import MultiHeadAttention, register_attention\n"
+        "lra_bench.sharing.STEP_SECONDS = 1.0\n"
         "@register_attention('hangs')\nclass Hangs(MultiHeadAttention):\n"
         "    def attend(self, q, k, v, padding_mask):\n"
         "        while v.device.type != 'meta' and not hasattr(v, 'fake_mode'):\n"
@@ -135,9 +136,9 @@ def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
     )
     load_plugins([str(plugin)])
     monkeypatch.setattr("lra_bench.isolated.GRACE_SECONDS", 5.0)
-    endless = {"train__steps": 1_000_000, "train__eval_every": 1_000_000}
+    endless = {"train__steps": 1_000_000, "train__eval_every": 1_000_000, "train__compile": False}
     plans = plans_of(reviews, tmp_path, "hangs", plugins=(str(plugin),))
-    plans += plans_of(reviews, tmp_path, "linear", **endless)
+    plans += plans_of(reviews, tmp_path, "linear", plugins=(str(plugin),), **endless)
     plans += plans_of(reviews, tmp_path, "sdpa")
     for seconds in (10.0, 30.0, 90.0):  # a machine may be busy
         records = run_cells(plans, LocalEngine(cell_seconds=seconds, workers=2), say=silent)
