@@ -41,12 +41,15 @@ class AtWork:
 
     def __enter__(self) -> AtWork:
         if self.device is not None:
-            with suppress(OSError, RuntimeError, AssertionError):  # a full disk, or a card that is not there
+            # A full disk, one without locks, or a card that is not there.
+            with suppress(OSError, RuntimeError, AssertionError):
                 folder = Path(tempfile.gettempdir()) / f"lra-bench-{os.getuid()}"
                 folder.mkdir(mode=0o700, exist_ok=True)
                 name = _device_name(self.device)
-                self._gate = self._files.enter_context((folder / f"{name}.gate").open("ab"))
-                self._room = self._files.enter_context((folder / f"{name}.room").open("ab"))
+                gate = self._files.enter_context((folder / f"{name}.gate").open("ab"))
+                room = self._files.enter_context((folder / f"{name}.room").open("ab"))
+                _release(gate)
+                self._gate, self._room = gate, room
         self._enter_room()
         return self
 

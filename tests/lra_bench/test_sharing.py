@@ -1,5 +1,6 @@
 """Who measures has the device alone; who trains pauses meanwhile, and nobody waits for ever."""
 
+import errno
 import fcntl
 import multiprocessing
 import subprocess
@@ -161,6 +162,15 @@ def test_who_waits_can_be_told_to_stop(processes: list[multiprocessing.process.B
         with pytest.raises(KeyboardInterrupt):
             at_work.give_way(check)
         assert messages.poll(10)  # it has left the room
+
+
+def test_without_locks_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with AtWork("cpu") as one, AtWork("cpu") as other, one.alone(), other.alone():
+        one.give_way(nothing)
 
 
 def _is_closed(gate: Path) -> bool:
