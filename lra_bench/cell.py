@@ -75,7 +75,7 @@ def run_cell(plan: CellPlan) -> Record:
     outcome: dict[str, Any] = {}
     started = now()
     with AtWork(plan.record.config.device if num_processes() == 1 else None) as work:
-        # Importing and compiling would disturb who measures as training does.
+        # Importing torch and compiling would disturb who measures as training does.
         from .memory import failure
         from .trainer import Diverged
 

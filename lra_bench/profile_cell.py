@@ -25,13 +25,8 @@ class ProfilePlan(BaseModel, extra="forbid", frozen=True):
     records: tuple[ProfileRecord, ...]
 
 
-def profile_cell(plan: ProfilePlan) -> None:
+def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
     """Measure and write every record of the plan; what cannot be measured is written with status and reason."""
-    with AtWork(plan.records[0].config.device) as work:
-        _profile(plan, work)
-
-
-def _profile(plan: ProfilePlan, work: AtWork) -> None:
     import torch
 
     from .build import Estimate, count_parameters, estimate_step
@@ -80,7 +75,9 @@ def main(plan: str) -> None:
     stop_on_sigterm()
     end_with_parent()
     try:
-        profile_cell(ProfilePlan.model_validate_json(plan))
+        parsed = ProfilePlan.model_validate_json(plan)
+        with AtWork(parsed.records[0].config.device) as work:
+            profile_cell(parsed, work)
     except KeyboardInterrupt:
         sys.exit(1)
 

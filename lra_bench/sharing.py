@@ -1,5 +1,7 @@
 """Runs that share a device: while one is timed the others pause, each between two of its training steps.
 
+What has no such steps, importing, compiling and validating, is waited for, up to a minute.
+
 Readers and a writer, by the operating system's locks on two files, which it gives up when their holder dies, however
 that happens. Whoever works holds `room` with others; whoever measures closes `gate`, so that nobody enters `room` any
 more, and waits until all have left it.

@@ -134,6 +134,7 @@ def test_hanging_and_endless_cells_end_and_the_sweep_goes_on(
         "            try:\n                time.sleep(9)\n            except BaseException:\n                pass\n"
         "        return v\n"
     )
+    monkeypatch.setattr("lra_bench.sharing.STEP_SECONDS", 1.0)  # what the plugin sets here as well ends with the test
     load_plugins([str(plugin)])
     monkeypatch.setattr("lra_bench.isolated.GRACE_SECONDS", 5.0)
     endless = {"train__steps": 1_000_000, "train__eval_every": 1_000_000, "train__compile": False}
