@@ -5,7 +5,8 @@ the paper's figure draws. Speed is tokens a second over the whole generation. Me
 step's other tensors take, parameters left out.
 
 Compiled on a CPU, weights are packed once and multiplied by oneDNN, for softmax as for the others; eager products are
-MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token.
+MKL's. On a GPU what is compiled for constant states is captured in a CUDA graph besides; a cache's shapes change with
+every token. Other runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
+from lra_bench.sharing import AtWork
 from models import MultiHeadAttention, build_attention
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -107,10 +109,13 @@ def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
 
     if not compiled:
         return step
-    if arguments.device.startswith("cuda") and not layer.state_grows:
-        return CapturedStep(step)
     later = torch.compile(step)
-    return lambda x, state: step(x, None) if state is None else later(x, state)
+
+    def compiled_step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        return step(x, None) if state is None else later(x, state)
+
+    constant = not layer.state_grows
+    return CapturedStep(compiled_step) if arguments.device.startswith("cuda") and constant else compiled_step
 
 
 def generate(step: Step, x: Tensor, length: int) -> tuple[float, Tensor, Any]:
@@ -132,7 +137,7 @@ def held_mb(step: Step, x: Tensor, state: Any) -> float:
     return memory.allocated_mb - before + sum(t.nbytes for t in state if isinstance(t, Tensor)) / MIB
 
 
-def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[str, object]]:
+def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork) -> list[dict[str, object]]:
     """One row per variant at this length."""
     torch.compiler.reset()
     steps = {name: build_step(name, arguments, length) for name in VARIANTS}
@@ -140,16 +145,17 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int) -> list[dict[
         generate(step, x, min(length, WARMUP_TOKENS))
     memory: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
-    started = time.perf_counter()
-    while (spent := time.perf_counter() - started) < arguments.seconds or (
-        len(times["softmax"]) < arguments.rounds and spent < MOST_SECONDS
-    ):
-        for name, step in steps.items():
-            seconds, last, state = generate(step, x, length)
-            times[name].append(seconds)
-            if name not in memory:
-                memory[name] = held_mb(step, last, state)
-            del last, state
+    with work.alone():
+        started = time.perf_counter()
+        while (spent := time.perf_counter() - started) < arguments.seconds or (
+            len(times["softmax"]) < arguments.rounds and spent < MOST_SECONDS
+        ):
+            for name, step in steps.items():
+                seconds, last, state = generate(step, x, length)
+                times[name].append(seconds)
+                if name not in memory:
+                    memory[name] = held_mb(step, last, state)
+                del last, state
     medians = {name: median(values) for name, values in times.items()}
     return [
         {
@@ -227,8 +233,8 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
     for length in map(int, arguments.lengths.split(",")):
-        with for_inference():
-            rows += measure(arguments, x, length)
+        with AtWork("cuda" if x.is_cuda else "cpu") as work, for_inference():
+            rows += measure(arguments, x, length, work)
         frame = pd.DataFrame(rows)
         print(frame[frame["length"] == length].round(3).to_string(index=False, header=len(rows) == len(VARIANTS)))
         frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch, commit=code.short)

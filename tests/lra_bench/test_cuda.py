@@ -34,7 +34,7 @@ from lra_bench.trainer import Trainer
 from models import build_decoder, build_translator
 from tasks import PackedSequences, Split, load_task
 
-from ..benchmarks.test_decode import CONSTANT_STATES, check_captured
+from ..benchmarks.test_decode import CONSTANT_STATES, check_captured, check_compiled, each_compiled
 from .conftest import TINY, padded
 from .test_cli import SETTINGS, lra_bench
 from .test_device import CELLS, check_bf16
@@ -212,6 +212,11 @@ def test_the_same_tokens_are_generated_and_translated(model: str) -> None:
 @pytest.mark.parametrize(("name", "settings"), CONSTANT_STATES)
 def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any]) -> None:
     check_captured(name, settings, CARD)
+
+
+@each_compiled
+def test_a_compiled_step_of_decoding_is_the_step(name: str) -> None:
+    check_compiled(name, "cuda")
 
 
 def test_a_stopped_run_goes_on_to_the_same_numbers(reviews: Path, tmp_path: Path, accelerator: Accelerator) -> None:
