@@ -1,6 +1,8 @@
 """Runs that share a device: while one is timed the others pause, each between two of its training steps.
 
-What has no such steps, importing, compiling and validating, is waited for, up to a minute.
+What has no such steps is waited for, up to a minute: on the processors importing, compiling and validating, on a card
+validating alone. Who prepares a run leaves a card be but for compiling, which tries its kernels out there; to wait for
+that with every step that is timed, while all who train pause, would cost more than it spoils.
 
 Readers and a writer, by the operating system's locks on two files, which it gives up when their holder dies, however
 that happens. Whoever works holds `room` with others; whoever measures closes `gate`, so that nobody enters `room` any
@@ -52,7 +54,8 @@ class AtWork:
                 room = self._files.enter_context((folder / f"{name}.room").open("ab"))
                 _release(gate)
                 self._gate, self._room = gate, room
-        self._enter_room()
+        if self.device == "cpu":  # a card is not used before the first step
+            self._enter_room()
         return self
 
     def __exit__(
@@ -69,15 +72,16 @@ class AtWork:
         try:
             yield
         finally:
-            _try(self._room, fcntl.LOCK_SH)
+            _try(self._room, fcntl.LOCK_SH if self.device == "cpu" else fcntl.LOCK_UN)
             _release(self._gate)
 
     def give_way(self, check: Callable[[], None]) -> None:
-        """Let who wants to be alone be so first. check: called while waiting, may raise."""
+        """At the end of a step: let who wants to be alone be so first. check: called while waiting, may raise."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_EVERY_SECONDS
         if _try(self._gate, fcntl.LOCK_SH):
+            _try(self._room, fcntl.LOCK_SH)
             _release(self._gate)
             return
         if self.device == "cuda":  # what was launched is still at work

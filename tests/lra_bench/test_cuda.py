@@ -287,6 +287,7 @@ def test_who_measures_on_a_card_has_it_alone(tmp_path: Path, monkeypatch: pytest
     with AtWork("cuda") as at_work:
         (gate,) = tmp_path.glob("*/*.gate")
         assert gate.name == f"gpu-{torch.cuda.get_device_properties(CARD).uuid}.gate"
+        at_work.give_way(lambda: None)
         thread = threading.Thread(target=measure)
         thread.start()
         time.sleep(0.5)

@@ -104,14 +104,23 @@ def test_nobody_works_while_somebody_measures(processes: list[multiprocessing.pr
         assert any(step > max(spans)[1] for step in steps)  # and goes on after
 
 
-def test_who_is_at_work_is_waited_for() -> None:
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_device_name", str)
+    monkeypatch.setattr("torch.cuda.synchronize", nothing)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.usefixtures("card")
+def test_who_is_at_work_is_waited_for(device: Literal["cpu", "cuda"]) -> None:
     order: list[str] = []
 
     def measuring() -> None:
-        with AtWork("cpu") as at_work, at_work.alone():
+        with AtWork(device) as at_work, at_work.alone():
             order.append("measured")
 
-    with AtWork("cpu") as at_work:
+    with AtWork(device) as at_work:
+        at_work.give_way(nothing)
         other = threading.Thread(target=measuring, daemon=True)
         other.start()
         time.sleep(0.3)
@@ -120,6 +129,18 @@ def test_who_is_at_work_is_waited_for() -> None:
         order.append("next step")
     other.join(10)
     assert order == ["step ended", "measured", "next step"]
+
+
+@pytest.mark.usefixtures("card")
+def test_on_a_card_who_has_taken_no_step_is_not_waited_for(tmp_path: Path) -> None:
+    with AtWork("cuda") as preparing, AtWork("cuda") as measuring:
+        (room,) = tmp_path.glob("*/cuda.room")
+        for each in (measuring, preparing):  # nor who prepares again, after its own measurement
+            with each.alone():
+                pass
+            assert not _is_closed(room, fcntl.LOCK_EX)
+        preparing.give_way(nothing)
+        assert _is_closed(room, fcntl.LOCK_EX)
 
 
 @pytest.mark.parametrize("dies", [work, measure])
@@ -173,9 +194,9 @@ def test_without_locks_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         one.give_way(nothing)
 
 
-def _is_closed(gate: Path) -> bool:
-    with gate.open("rb") as file:
-        return not sharing._try(file, fcntl.LOCK_SH)
+def _is_closed(file: Path, to: int = fcntl.LOCK_SH) -> bool:
+    with file.open("rb") as opened:
+        return not sharing._try(opened, to)
 
 
 @pytest.mark.parametrize("device", [None, "cpu", "cuda"])
