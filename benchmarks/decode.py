@@ -5,8 +5,8 @@ the paper's figure draws. Speed is tokens a second over the whole generation. Me
 step's other tensors take, parameters left out.
 
 Compiled on a CPU, weights are packed once and multiplied by oneDNN, for softmax as for the others; eager products are
-MKL's. On a GPU what is compiled for constant states is captured in a CUDA graph besides; a cache's shapes change with
-every token. Other runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
+MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. Other
+runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
 """
 
 from __future__ import annotations
@@ -73,9 +73,11 @@ class CapturedStep:
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
                 self.y, self.after = self.step(self.x, self.state)
+                self.x.copy_(self.y)  # for the next token: between two replays nothing is launched
         elif state is not self.after:
             tree_map(_copy, self.state, state)
-        self.x.copy_(x)
+        if x is not self.y:
+            self.x.copy_(x)
         self.graph.replay()
         return self.y, self.after
 
@@ -109,13 +111,10 @@ def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
 
     if not compiled:
         return step
+    if arguments.device.startswith("cuda") and not layer.state_grows:
+        return CapturedStep(step)
     later = torch.compile(step)
-
-    def compiled_step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return step(x, None) if state is None else later(x, state)
-
-    constant = not layer.state_grows
-    return CapturedStep(compiled_step) if arguments.device.startswith("cuda") and constant else compiled_step
+    return lambda x, state: step(x, None) if state is None else later(x, state)
 
 
 def generate(step: Step, x: Tensor, length: int) -> tuple[float, Tensor, Any]:

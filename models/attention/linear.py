@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from ..ops.causal_linear_attention import LinearState, causal_linear_attention
+from ..ops.decoding_step import decodes_fused, decoding_step
 from ..ops.feature_maps import elu_features
 from ..ops.linear_attention import linear_attention, read_summary, summarize_keys
 from ..registry import register_attention
@@ -23,6 +24,9 @@ class LinearAttention(MultiHeadAttention):
     def attend_causal(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: LinearState | None, keep_state: bool
     ) -> tuple[Tensor, LinearState | None]:
+        if decodes_fused(q, self.head_dim):
+            y, state = decoding_step(q, k, v, state, "elu", EPSILON)
+            return y, state if keep_state else None
         phi_q, phi_k = elu_features(q), elu_features(k)
         if q.shape[2] == 1:  # compiled decoding would make them anew for every row of the state, were they not kept
             phi_q, phi_k = torch.cat((phi_q, phi_k)).chunk(2)

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..ops.causal_linear_attention import LinearState, causal_linear_attention
+from ..ops.decoding_step import decodes_fused, decoding_step
 from ..ops.feature_maps import arccos_features, gaussian_features, l2_normalize, orthogonal_matrices
-from ..ops.linear_attention import linear_attention, read_summary, summarize_keys
+from ..ops.linear_attention import EPSILON, linear_attention, read_summary, summarize_keys
 from ..registry import register_attention
 from .base import MultiHeadAttention
 
@@ -53,7 +54,7 @@ class RandomFeatureAttention(MultiHeadAttention):
             raise ValueError(f"pool_size {pool_size} is smaller than num_heads {num_heads}; each head needs a matrix")
         if temperature <= 0:
             raise ValueError(f"temperature is {temperature}; expected a positive number")
-        self.temperature, self.redraw = temperature, redraw
+        self.temperature, self.redraw, self.kernel = temperature, redraw, kernel
         self.features = gaussian_features if kernel == "gaussian" else arccos_features
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim), requires_grad=learned_sigma)
         self.gate = nn.Linear(dim, num_heads) if gate else None
@@ -86,7 +87,11 @@ class RandomFeatureAttention(MultiHeadAttention):
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: LinearState | None, keep_state: bool
     ) -> tuple[Tensor, LinearState | None]:
         w = self.random_matrices()
-        log_gate = None if self.gate is None else F.logsigmoid(self.gate(x)).transpose(1, 2)
+        gate = None if self.gate is None else self.gate(x).transpose(1, 2)
+        if decodes_fused(q, w.shape[1]):
+            y, state = decoding_step(q, k, v, state, self.kernel, EPSILON, w, self.sigma, self.temperature, gate)
+            return y, state if keep_state else None
+        log_gate = None if gate is None else F.logsigmoid(gate)
         if q.shape[2] == 1:  # decoding is a matter of how many small operations there are
             phi_q, phi_k = self._features(torch.cat((q, k)), w).chunk(2)
         else:

@@ -5,12 +5,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# That of the authors' code; it keeps zero vectors finite.
+NORMALISE_EPSILON = 1e-3
 
-def l2_normalize(x: Tensor, eps: float = 1e-3) -> Tensor:
+
+def l2_normalize(x: Tensor, eps: float = NORMALISE_EPSILON) -> Tensor:
     """Scale the last dimension to unit length, `x / (|x| + eps)`.
 
     Equal key lengths are what lets RFA drop the factor exp(|k|^2 / 2 sigma^2), which would otherwise weigh
-    each key (Peng et al. 2021, section 3.1). `eps` is that of the authors' code and keeps zero vectors finite.
+    each key (Peng et al. 2021, section 3.1).
 
     x: `[..., head_dim]`; returns the same shape.
     """

@@ -35,6 +35,8 @@ from models import build_decoder, build_translator
 from tasks import PackedSequences, Split, load_task
 
 from ..benchmarks.test_decode import CONSTANT_STATES, check_captured, check_compiled, each_compiled
+from ..models.test_decoding_step import SETTINGS as FUSED
+from ..models.test_decoding_step import SHAPES, check_fused
 from .conftest import TINY, padded
 from .test_cli import SETTINGS, lra_bench
 from .test_device import CELLS, check_bf16
@@ -212,6 +214,15 @@ def test_the_same_tokens_are_generated_and_translated(model: str) -> None:
 @pytest.mark.parametrize(("name", "settings"), CONSTANT_STATES)
 def test_a_captured_step_is_the_step(name: str, settings: dict[str, Any]) -> None:
     check_captured(name, settings, CARD)
+
+
+@pytest.mark.parametrize(("name", "settings"), FUSED)
+@pytest.mark.parametrize(("dim", "heads"), [*SHAPES, (512, 8), (256, 2)])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_fused_step_is_the_step(
+    name: str, settings: dict[str, Any], dim: int, heads: int, bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_fused(name, settings, dim, heads, "cuda", monkeypatch, bf16)
 
 
 @each_compiled
