@@ -1,12 +1,11 @@
 """Runs that share a device: while one is timed the others pause, each between two of its training steps.
 
-What has no such steps is waited for, up to a minute: on the processors importing, compiling and validating, on a card
-validating alone. Who prepares a run leaves a card be but for compiling, which tries its kernels out there; to wait for
-that with every step that is timed, while all who train pause, would cost more than it spoils.
+Who prepares a run, imports, compiles and loads data, cannot pause: it is waited for, while those who train go on. So is
+validating, which pauses them. Neither for longer than a minute.
 
-Readers and a writer, by the operating system's locks on two files, which it gives up when their holder dies, however
-that happens. Whoever works holds `room` with others; whoever measures closes `gate`, so that nobody enters `room` any
-more, and waits until all have left it.
+Three locks of the operating system on files, which it gives up when their holder dies, however that happens. Who
+prepares holds `preparing` with others, who trains `training`. Who measures takes `preparing` for itself, then closes
+`gate`, so that nobody takes `training` any more, and then takes that.
 """
 
 from __future__ import annotations
@@ -38,8 +37,9 @@ class AtWork:
 
     def __init__(self, device: Literal["cpu", "cuda"] | None) -> None:
         self.device = device
+        self._preparing: IO[bytes] | None = None
         self._gate: IO[bytes] | None = None
-        self._room: IO[bytes] | None = None
+        self._training: IO[bytes] | None = None
         self._files = ExitStack()
         self._look_at = 0.0
 
@@ -49,13 +49,11 @@ class AtWork:
             with suppress(OSError, RuntimeError, AssertionError):
                 folder = Path(tempfile.gettempdir()) / f"lra-bench-{os.getuid()}"
                 folder.mkdir(mode=0o700, exist_ok=True)
-                name = _device_name(self.device)
-                gate = self._files.enter_context((folder / f"{name}.gate").open("ab"))
-                room = self._files.enter_context((folder / f"{name}.room").open("ab"))
-                _release(gate)
-                self._gate, self._room = gate, room
-        if self.device == "cpu":  # a card is not used before the first step
-            self._enter_room()
+                files = [folder / f"{_device_name(self.device)}.{name}" for name in ("preparing", "gate", "training")]
+                opened = [self._files.enter_context(path.open("ab")) for path in files]
+                _release(opened[0])
+                self._preparing, self._gate, self._training = opened
+        _lock(self._preparing, fcntl.LOCK_SH, MEASURE_SECONDS)
         return self
 
     def __exit__(
@@ -66,34 +64,33 @@ class AtWork:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within it the others pause."""
-        _release(self._room)  # of two who want this each would wait for the other
+        _release(self._training)  # of two who want this each would wait for the other
+        _release(self._preparing)
+        _lock(self._preparing, fcntl.LOCK_EX, STEP_SECONDS)
         _lock(self._gate, fcntl.LOCK_EX, MEASURE_SECONDS)
-        _lock(self._room, fcntl.LOCK_EX, STEP_SECONDS)
+        _lock(self._training, fcntl.LOCK_EX, STEP_SECONDS)
         try:
             yield
         finally:
-            _try(self._room, fcntl.LOCK_SH if self.device == "cpu" else fcntl.LOCK_UN)
+            _release(self._training)
             _release(self._gate)
+            _try(self._preparing, fcntl.LOCK_SH)
 
     def give_way(self, check: Callable[[], None]) -> None:
-        """At the end of a step: let who wants to be alone be so first. check: called while waiting, may raise."""
+        """At the end of a training step: who wants to be alone is so first. check: called while waiting, may raise."""
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_EVERY_SECONDS
-        if _try(self._gate, fcntl.LOCK_SH):
-            _try(self._room, fcntl.LOCK_SH)
-            _release(self._gate)
-            return
-        if self.device == "cuda":  # what was launched is still at work
-            import torch
+        if not _try(self._gate, fcntl.LOCK_SH):
+            if self.device == "cuda":  # what was launched is still at work
+                import torch
 
-            torch.cuda.synchronize()
-        _release(self._room)
-        self._enter_room(check)
-
-    def _enter_room(self, check: Callable[[], None] = lambda: None) -> None:
-        _lock(self._gate, fcntl.LOCK_SH, MEASURE_SECONDS, check)
-        _try(self._room, fcntl.LOCK_SH)
+                torch.cuda.synchronize()
+            _release(self._training)
+            _release(self._preparing)
+            _lock(self._gate, fcntl.LOCK_SH, MEASURE_SECONDS, check)
+        _try(self._training, fcntl.LOCK_SH)
+        _release(self._preparing)
         _release(self._gate)
 
 

@@ -104,15 +104,11 @@ def test_nobody_works_while_somebody_measures(processes: list[multiprocessing.pr
         assert any(step > max(spans)[1] for step in steps)  # and goes on after
 
 
-@pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_device_name", str)
-    monkeypatch.setattr("torch.cuda.synchronize", nothing)
-
-
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.usefixtures("card")
-def test_who_is_at_work_is_waited_for(device: Literal["cpu", "cuda"]) -> None:
+def test_who_trains_is_waited_for(device: Literal["cpu", "cuda"], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_device_name", str)
+    synchronized: list[None] = []
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: synchronized.append(None))
     order: list[str] = []
 
     def measuring() -> None:
@@ -129,18 +125,31 @@ def test_who_is_at_work_is_waited_for(device: Literal["cpu", "cuda"]) -> None:
         order.append("next step")
     other.join(10)
     assert order == ["step ended", "measured", "next step"]
+    assert len(synchronized) == (device == "cuda")
 
 
-@pytest.mark.usefixtures("card")
-def test_on_a_card_who_has_taken_no_step_is_not_waited_for(tmp_path: Path) -> None:
-    with AtWork("cuda") as preparing, AtWork("cuda") as measuring:
-        (room,) = tmp_path.glob("*/cuda.room")
-        for each in (measuring, preparing):  # nor who prepares again, after its own measurement
-            with each.alone():
-                pass
-            assert not _is_closed(room, fcntl.LOCK_EX)
+def test_who_prepares_is_waited_for_while_others_train(processes: list[multiprocessing.process.BaseProcess]) -> None:
+    """First by who was there to train, then by who begins meanwhile."""
+    training = start(processes, work)
+    training.recv()
+    with AtWork("cpu") as preparing:
+        measured = start(processes, measure, 0.3)
+        assert not measured.poll(0.5)
+        received(training)
+        time.sleep(0.2)
+        assert received(training)
         preparing.give_way(nothing)
-        assert _is_closed(room, fcntl.LOCK_EX)
+        begin = measured.recv()
+        late: list[float] = []
+
+        def prepare() -> None:
+            with AtWork("cpu"):
+                late.append(time.monotonic())
+
+        thread = threading.Thread(target=prepare, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert late[0] >= measured.recv() > begin
 
 
 @pytest.mark.parametrize("dies", [work, measure])
@@ -177,12 +186,13 @@ def test_who_waits_can_be_told_to_stop(processes: list[multiprocessing.process.B
         raise KeyboardInterrupt
 
     with AtWork("cpu") as at_work:
+        at_work.give_way(nothing)
         messages = start(processes, measure, 3600.0)
         (gate,) = tmp_path.glob("*/cpu.gate")
         wait_for(lambda: _is_closed(gate))
         with pytest.raises(KeyboardInterrupt):
             at_work.give_way(check)
-        assert messages.poll(10)  # it has left the room
+        assert messages.poll(10)  # it is no longer waited for
 
 
 def test_without_locks_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,9 +204,9 @@ def test_without_locks_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         one.give_way(nothing)
 
 
-def _is_closed(file: Path, to: int = fcntl.LOCK_SH) -> bool:
-    with file.open("rb") as opened:
-        return not sharing._try(opened, to)
+def _is_closed(gate: Path) -> bool:
+    with gate.open("rb") as file:
+        return not sharing._try(file, fcntl.LOCK_SH)
 
 
 @pytest.mark.parametrize("device", [None, "cpu", "cuda"])
@@ -253,6 +263,7 @@ def measured_alone(command: subprocess.Popen[str], gate: Path, until: Callable[[
     """How often the command waited for this process to pause before it measured, until something happens."""
     count = 0
     with AtWork("cpu") as at_work:
+        at_work.give_way(nothing)
         while command.poll() is None and not until():
             if _is_closed(gate):
                 count += 1
