@@ -29,9 +29,12 @@ CPU_NOTE = (
     " through the full matrix, with torch's own dropout, which is slower than that of the other models; and steps of"
     " more than an eighth of the free memory return what they free to the system, which makes them slower."
 )
-DISTURBED_NOTE = (
-    f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card,"
-    " and left out of exponents where two times without are left."
+# Between the quartiles of a cell's steps, relative to their median.
+UNSTEADY_PERCENT = 25.0
+UNCERTAIN_NOTE = (
+    f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card, or in"
+    f" steps whose quartiles are more than {UNSTEADY_PERCENT:.0f} % of the median apart; left out of exponents where"
+    " two times without are left."
 )
 SHOWN_MODES: tuple[Mode, ...] = ("train", "inference")  # as they are shown
 
@@ -69,7 +72,7 @@ class Group:
             f" {distinct(r.machine.runtime for r in self.records)}; training {compiled_words(compiled)};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
             f" A large matrix product reaches {_rate(first.matmul_flops_per_sec)} here."
-            + (DISTURBED_NOTE if any(map(disturbed, self.records)) else "")
+            + (UNCERTAIN_NOTE if any(map(uncertain, self.records)) else "")
             + (CPU_NOTE if first.config.device == "cpu" else "")
         )
 
@@ -105,14 +108,14 @@ class Group:
     def exponent(self, name: str, field: str, mode: Mode = "train") -> float | None:
         """Slope of log(figure) over log(length) by least squares: None for fewer than two lengths.
 
-        From 2,048 on, where two such lengths are there, and of times those not taken beside other work, where two are.
+        From 2,048 on, where two such lengths are there, and of times those that are not uncertain, where two are.
         """
         points = self.curve(name, field, mode)
         late = [(n, value) for n, value in points if n >= 2048]
-        alone = late
+        steady = late
         if field == "step_time_ms":
-            alone = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and disturbed(r))]
-        chosen = next((some for some in (alone, late) if len(some) >= 2), points)
+            steady = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and uncertain(r))]
+        chosen = next((some for some in (steady, late) if len(some) >= 2), points)
         if len(chosen) < 2:
             return None
         x, y = ([math.log(value) for value in values] for values in zip(*chosen, strict=True))
@@ -224,19 +227,22 @@ def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
     if record is None or record.profile is None:
         return record.status if record else ""
     text = format(getattr(record.profile, field) or math.nan, form)
-    return f"{text}*" if field == "step_time_ms" and disturbed(record) else text
+    return f"{text}*" if field == "step_time_ms" and uncertain(record) else text
 
 
-def disturbed(record: ProfileRecord) -> bool:
-    """Whether other processes took so much of the processors or the card that the time misleads."""
+def uncertain(record: ProfileRecord) -> bool:
+    """Whether the time may mislead: others took much of the processors or the card, or the steps differ as much."""
     p = record.profile
-    return p is not None and max(p.other_cpu_percent or 0, p.other_gpu_percent or 0) > DISTURBED_PERCENT
+    if p is None:
+        return False
+    others = max(p.other_cpu_percent or 0, p.other_gpu_percent or 0)
+    return others > DISTURBED_PERCENT or 100 * p.step_time_iqr_ms > UNSTEADY_PERCENT * p.step_time_ms
 
 
 def _relative(group: Group) -> str:
     """Speed and memory of training relative to softmax at the lengths of the papers' tables.
 
-    Starred where the time of either was disturbed.
+    Starred where the time of either is uncertain.
     """
     lengths = [n for n in group.lengths if n in (1024, 2048, 3072, 4096)]
     if "softmax" not in group.labels or not lengths:
@@ -248,7 +254,7 @@ def _relative(group: Group) -> str:
             record, softmax = group.find(name, "train", n), group.find("softmax", "train", n)
             slower = group.ratio(record, "softmax", "step_time_ms") if record else None
             memory = group.ratio(record, "softmax", "peak_memory_mb") if record else None
-            star = "*" if any(r and disturbed(r) for r in (record, softmax)) else ""
+            star = "*" if any(r and uncertain(r) for r in (record, softmax)) else ""
             figures = f"{1 / slower:.1f}{star} / {memory:.2f}" if slower and memory else ""
             cells.append(figures or (record.status if record else ""))
         body.append([name, *cells, "here"])

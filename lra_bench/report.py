@@ -16,7 +16,7 @@ from tasks.files import atomic_path
 
 from .config import ConfigError
 from .display import HEADER, Display, display, display_overview, display_published, display_published_overview
-from .efficiency import SHOWN_MODES, Group, build_groups, disturbed
+from .efficiency import SHOWN_MODES, Group, build_groups, uncertain
 from .leaderboard import row_of
 from .overview import Overview, build_overviews
 from .records import ProfileRecord, Record, read_records
@@ -141,7 +141,7 @@ def _by_length(group: Group, name: str, mode: Any) -> Iterable[Cell]:
             yield record.status, ""
         else:
             memory = record.profile.peak_memory_mb or 0.0
-            star = "*" if disturbed(record) else ""
+            star = "*" if uncertain(record) else ""
             yield f"{record.profile.step_time_ms:,.1f} ms{star}, {memory:,.0f} MB", record.profile.step_time_ms
 
 

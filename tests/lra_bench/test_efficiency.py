@@ -229,6 +229,18 @@ def test_times_taken_beside_other_work_are_marked(
     assert pd.read_csv(tmp_path / "efficiency.csv")[column].tolist() == [48.26]
 
 
+@pytest.mark.parametrize(("spread", "mark"), [(12.4, ""), (12.6, "*")])
+def test_times_of_unsteady_steps_are_marked(
+    make_profile: Callable[..., ProfileRecord], tmp_path: Path, spread: float, mark: str
+) -> None:
+    record = make_profile("softmax", 1024, 50.0)
+    assert record.profile is not None
+    profile = record.profile.model_copy(update={"step_time_iqr_ms": spread})
+    text = write_efficiency(tmp_path, build_groups([record.model_copy(update={"profile": profile})]))
+    assert f"| 50.0{mark} " in text
+    assert ("quartiles are more than 25 %" in text) == bool(mark)
+
+
 def test_models_that_did_not_compile_are_named(make_profile: Callable[..., ProfileRecord]) -> None:
     def compiled(record: ProfileRecord) -> ProfileRecord:
         return record.model_copy(update={"machine": record.machine.model_copy(update={"compiled": True})})
