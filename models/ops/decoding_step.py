@@ -47,8 +47,8 @@ def decoding_step(
     elu(x) + 1. Computed in float32.
 
     q, k, v: `[batch, heads, 1, head_dim]`, the last dimension contiguous; state: None before the first token; w:
-    `[heads, num_features, head_dim]`; sigma: `[heads, 1, head_dim]`; gate: the logit of g_t, `[batch, heads, 1]`; eps:
-    guard of the denominator. Returns the output, like v, and the state after the token.
+    `[heads, num_features, head_dim]`, contiguous; sigma: `[heads, 1, head_dim]`; gate: the logit of g_t, `[batch,
+    heads, 1]`; eps: guard of the denominator. Returns the output, like v, and the state after the token.
     """
     from .decoding_kernel import step_kernel
 
@@ -61,14 +61,16 @@ def decoding_step(
     out = torch.empty(batch, heads, 1, head_dim, dtype=v.dtype, device=v.device)
     block_dim, block_features = _block(head_dim), _block(num_features)
     kernel: Any = step_kernel[(batch * heads,)]
-    kernel(
-        q, k, v, w, None if sigma is None else sigma.contiguous(), gate, state.sums, state.weight, out,
-        *(stride for x in (q, k, v) for stride in x.stride()[:2]), *((0, 0) if gate is None else gate.stride()[:2]),
-        temperature, eps,
-        HEADS=heads, HEAD_DIM=head_dim, NUM_FEATURES=num_features, BLOCK_DIM=block_dim, BLOCK_FEATURES=block_features,
-        MAP=feature_map, GATED=gate is not None, NORMALISE_EPS=NORMALISE_EPSILON,
-        num_warps=min(max(block_dim * block_features // 512, 4), 16),
-    )  # fmt: skip
+    with torch.cuda.device_of(q):  # Triton launches on the current card
+        kernel(
+            q, k, v, w, None if sigma is None else sigma.contiguous(), gate, state.sums, state.weight, out,
+            *(stride for x in (q, k, v) for stride in x.stride()[:2]), *((0, 0) if gate is None else gate.stride()[:2]),
+            temperature, eps,
+            HEADS=heads, HEAD_DIM=head_dim, NUM_FEATURES=num_features,
+            BLOCK_DIM=block_dim, BLOCK_FEATURES=block_features,
+            MAP=feature_map, GATED=gate is not None, NORMALISE_EPS=NORMALISE_EPSILON,
+            num_warps=min(max(block_dim * block_features // 512, 4), 16),
+        )  # fmt: skip
     return out, state
 
 
