@@ -49,9 +49,10 @@ class AtWork:
             with suppress(OSError, RuntimeError, AssertionError):
                 folder = Path(tempfile.gettempdir()) / f"lra-bench-{os.getuid()}"
                 folder.mkdir(mode=0o700, exist_ok=True)
-                files = [folder / f"{_device_name(self.device)}.{name}" for name in ("preparing", "gate", "training")]
+                device = _device_name(self.device)
+                files = [folder / f"{device}.{name}" for name in ("preparing", "gate", "training")]
                 opened = [self._files.enter_context(path.open("ab")) for path in files]
-                _release(opened[0])
+                _release(opened[0])  # fails where there are no locks
                 self._preparing, self._gate, self._training = opened
         _lock(self._preparing, fcntl.LOCK_SH, MEASURE_SECONDS)
         return self

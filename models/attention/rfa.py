@@ -55,7 +55,6 @@ class RandomFeatureAttention(MultiHeadAttention):
         if temperature <= 0:
             raise ValueError(f"temperature is {temperature}; expected a positive number")
         self.temperature, self.redraw, self.kernel = temperature, redraw, kernel
-        self.features = gaussian_features if kernel == "gaussian" else arccos_features
         self.sigma = nn.Parameter(torch.ones(num_heads, 1, self.head_dim), requires_grad=learned_sigma)
         self.gate = nn.Linear(dim, num_heads) if gate else None
         self.pool: Tensor
@@ -75,7 +74,8 @@ class RandomFeatureAttention(MultiHeadAttention):
 
     def _features(self, x: Tensor, w: Tensor) -> Tensor:
         # (sigma * w~) . x = w~ . (sigma * x): scaling x leaves w~ without a gradient, which saves two products.
-        return self.features(l2_normalize(x) * (self.sigma / self.temperature), w)
+        feature_map = gaussian_features if self.kernel == "gaussian" else arccos_features
+        return feature_map(l2_normalize(x) * (self.sigma / self.temperature), w)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         if self.gate is not None:

@@ -30,11 +30,17 @@ SHAPES = [(32, 4), (36, 3), (6, 6)]  # dim and heads
 
 
 def check_fused(
-    name: str, settings: dict[str, Any], dim: int, heads: int, device: str, monkeypatch: Any, bf16: bool = False
+    name: str,
+    settings: dict[str, Any],
+    dim: int,
+    heads: int,
+    device: str,
+    monkeypatch: pytest.MonkeyPatch,
+    bf16: bool = False,
 ) -> None:
     """Generations with the fused step are those without it, after a prompt as well, of extreme values as well.
 
-    Under autocast both are held against float32 without it: their roundings differ.
+    bf16: the fused ones under autocast, held against float32 without it.
     """
     torch.manual_seed(0)
     layer = build_attention(name, dim, heads, 64, **settings).to(device).eval()
