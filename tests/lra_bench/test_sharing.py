@@ -62,6 +62,13 @@ def work(steps: Connection) -> None:
             time.sleep(0.001)
 
 
+def prepare(told: Connection) -> None:
+    with AtWork("cpu"):
+        told.send(time.monotonic())
+        time.sleep(0.5)
+        told.send(time.monotonic())
+
+
 def measure(told: Connection, seconds: float) -> None:
     with AtWork("cpu") as at_work, at_work.alone():
         told.send(time.monotonic())
@@ -132,24 +139,15 @@ def test_who_prepares_is_waited_for_while_others_train(processes: list[multiproc
     """First by who was there to train, then by who begins meanwhile."""
     training = start(processes, work)
     training.recv()
-    with AtWork("cpu") as preparing:
-        measured = start(processes, measure, 0.3)
-        assert not measured.poll(0.5)
-        received(training)
-        time.sleep(0.2)
-        assert received(training)
-        preparing.give_way(nothing)
-        begin = measured.recv()
-        late: list[float] = []
-
-        def prepare() -> None:
-            with AtWork("cpu"):
-                late.append(time.monotonic())
-
-        thread = threading.Thread(target=prepare, daemon=True)
-        thread.start()
-        thread.join(10)
-        assert late[0] >= measured.recv() > begin
+    preparing = start(processes, prepare)
+    began = preparing.recv()
+    measured = start(processes, measure, 0.3)
+    ready = preparing.recv()
+    begin = measured.recv()
+    assert begin >= ready
+    assert sum(began < step < ready for step in received(training)) > 10
+    late = start(processes, prepare)
+    assert late.recv() >= measured.recv() > begin
 
 
 @pytest.mark.parametrize("dies", [work, measure])
