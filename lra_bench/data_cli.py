@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import Plugin
+
 if TYPE_CHECKING:
     from tasks import Task
 
@@ -23,15 +25,18 @@ def describe(
     task: Name,
     data: Data = "auto",
     protocol: Annotated[str, typer.Option(help="Protocol whose maximum length counts as truncation.")] = "compact",
+    plugin: Plugin = [],  # noqa: B006
     out: Annotated[Path, typer.Option(help="Folder for the histogram of lengths.")] = Path("results"),
 ) -> None:
     """Show source, fingerprint, sizes, balance, lengths, truncation, duplicates and trivial baselines of a task."""
     from tasks import load_dataset, load_task, task_spec, trivial_baselines
 
     from .plots import write_length_histogram
+    from .plugins import load_plugins
     from .resolve import read_protocol
     from .stats import format_score
 
+    load_plugins(map(str, plugin))
     spec = task_spec(task)
     max_len = read_protocol(protocol).for_task(task).get("data", {}).get("max_len", spec.max_len)
     dataset, *_ = load_dataset(task, data)
@@ -87,10 +92,14 @@ def export(
     task: Name,
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     data: Data = "auto",
+    plugin: Plugin = [],  # noqa: B006
 ) -> None:
     """Write a task's data in its release's file layout, which --data reads."""
     from tasks import export_dataset, load_dataset
 
+    from .plugins import load_plugins
+
+    load_plugins(map(str, plugin))
     dataset, *_ = load_dataset(task, data)
     for file in export_dataset(task, dataset, out):
         print(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,9 +32,10 @@ class TaskSpec(BaseModel):
     """A task's YAML.
 
     kind: what is learned; metric: what test reports; version: raise it when anything changes that moves scores, and
-    its caches are made anew; num_classes: 1 where there are none; vocab_size: token ids, padding included, at most;
-    max_len: tokens of a sequence, for language modelling the context; num_inputs: sequences per example; languages:
-    of a translation, from and to; auto: what `--data auto` tries first.
+    its caches are made anew, as those of a loader outside this package are whenever its file changes; num_classes: 1
+    where there are none; vocab_size: token ids, padding included, at most; max_len: tokens of a sequence, for language
+    modelling the context; num_inputs: sequences per example; languages: of a translation, from and to; auto: what
+    `--data auto` tries first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -123,7 +125,7 @@ def task_spec(name: str) -> TaskSpec:
     if name not in _TASKS:
         near = difflib.get_close_matches(name, _TASKS) or list_tasks()
         raise DataError(f"unknown task {name!r}; did you mean {' or '.join(map(repr, near))}?")
-    beside = Path(str(sys.modules[task_module(name)].__file__)).parent
+    beside = _source_file(task_module(name)).parent
     path = next((p for p in (CONFIGS / f"{name}.yaml", beside / f"{name}.yaml") if p.exists()), None)
     if path is None:
         raise DataError(f"task {name!r} has no {name}.yaml, neither in {CONFIGS} nor in {beside}; write one")
@@ -208,7 +210,8 @@ def _choose_source(name: str, spec: TaskSpec, data: str) -> tuple[str, str]:
     """What "auto" stands for now, other values as they are; and the source in plain words."""
     reason = ""
     if data == "auto" and spec.hub and spec.auto == "hub":
-        known = cache_path(name, _cache_key(spec, "hub")).exists() or hub_answers(spec.hub.repo, spec.hub.revision)
+        cache = cache_path(name, _cache_key(_TASKS[name](spec), "hub"))
+        known = cache.exists() or hub_answers(spec.hub.repo, spec.hub.revision)
         data = "hub" if known else "embedded"
         reason = f" (the hub did not answer for {spec.hub.repo})"
     elif data == "auto":
@@ -222,24 +225,35 @@ def _choose_source(name: str, spec: TaskSpec, data: str) -> tuple[str, str]:
     return data, f"hub {spec.hub.repo} at {spec.hub.revision[:12]}"
 
 
-def _cache_key(spec: TaskSpec, data: str, files: list[Path] | None = None) -> dict[str, object]:
-    hub = spec.hub.model_dump() if spec.hub and data == "hub" else None
-    return {"version": spec.version, "hub": hub, "files": None if files is None else file_key(files)}
+def _cache_key(loader: TaskLoader, data: str, files: list[Path] | None = None) -> dict[str, object]:
+    spec, module = loader.spec, type(loader).__module__
+    key: dict[str, object] = {
+        "version": spec.version,
+        "hub": spec.hub.model_dump() if spec.hub and data == "hub" else None,
+        "files": None if files is None else file_key(files),
+    }
+    # A loader outside this package is still being written, and another's may have the same name.
+    if not module.startswith(f"{__package__}."):
+        key["loader"] = hashlib.sha256(_source_file(module).read_bytes()).hexdigest()
+    return key
+
+
+def _source_file(module: str) -> Path:
+    return Path(str(sys.modules[module].__file__))
 
 
 def _load(name: str, loader: TaskLoader, data: str) -> tuple[Dataset, str]:
     """The data set and its fingerprint, from the cache where it is there."""
-    spec = loader.spec
-    if data == "hub" and (hub := spec.hub):
-        return cached(name, _cache_key(spec, data), lambda: _download(loader, hub))
+    if data == "hub" and (hub := loader.spec.hub):
+        return cached(name, _cache_key(loader, data), lambda: _download(loader, hub))
     if data == "embedded":
-        return cached(name, _cache_key(spec, data), loader.generate)
+        return cached(name, _cache_key(loader, data), loader.generate)
     folder = Path(data).expanduser()
     if not folder.exists():
         raise DataError(f"data {data!r} is neither auto, hub, embedded nor an existing folder")
     try:
         files = loader.find(folder)
-        return cached(name, _cache_key(spec, data, files), lambda: loader.read(files))
+        return cached(name, _cache_key(loader, data, files), lambda: loader.read(files))
     except OSError as error:
         raise DataError(f"cannot read {error.filename or folder}: {error.strerror or error}") from None
 
