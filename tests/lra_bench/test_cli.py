@@ -21,9 +21,9 @@ from .conftest import TINY, files_below
 SETTINGS = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
 
 
-def readme_block(first_line: str) -> str:
-    """The code block of the README that begins with `first_line`."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def code_block(document: str, first_line: str) -> str:
+    """The code block of the document that begins with `first_line`."""
+    text = (ROOT / document).read_text(encoding="utf-8")
     (block,) = re.findall(rf"```\w+\n({re.escape(first_line)}\n.*?)```", text, re.DOTALL)
     return str(block)
 
@@ -82,7 +82,7 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
 
 def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "my_attention.py"
-    plugin.write_text(readme_block("# my_attention.py"))
+    plugin.write_text(code_block("README.md", "# my_attention.py"))
     command = ["bench", "--task", "text", "--models", "mine", "--plugin", plugin, "--data", reviews]
     command += ["--set", "attention.temperature=2"]
     done = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
@@ -96,10 +96,10 @@ def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> Non
     assert "not run again" not in again.stderr
 
 
-def test_the_readmes_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
+def test_the_documented_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     plugin, yaml = tmp_path / "my_task.py", tmp_path / "mine.yaml"
-    plugin.write_text(readme_block("# my_task.py"))
-    yaml.write_text(readme_block("# mine.yaml"))
+    plugin.write_text(code_block("docs/tasks.md", "# my_task.py"))
+    yaml.write_text(code_block("docs/tasks.md", "# mine.yaml"))
     command = ("bench", "--task", "mine", "--models", "rfa", "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
     done = lra_bench(*command)
     assert done.returncode == 0, done.stderr
@@ -108,6 +108,10 @@ def test_the_readmes_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     for name in ("train", "test"):
         (tmp_path / f"{name}.txt").write_bytes(b"1 good\n0 bad\n" * 20)
     assert lra_bench(*command, "--data", tmp_path).returncode == 0
+    describe = ("data", "describe", "mine", "--plugin", plugin, "--out", tmp_path / "out")
+    assert "test: 100 examples" in lra_bench(*describe).stdout
+    plugin.write_text(plugin.read_text().replace("* 50", "* 60"))  # what is cached is not what it makes now
+    assert "test: 120 examples" in lra_bench(*describe).stdout
     yaml.write_text(yaml.read_text().replace("classes", "clases"))
     done = lra_bench(*command)
     assert done.returncode == 2
