@@ -72,7 +72,7 @@ def run_cell(plan: CellPlan) -> Record:
     Of several processes (torchrun) all run it and the first one writes; but where one fails, that one tells why, and
     the others, which hear of it as a broken connection or are told to stop, leave it at that.
     """
-    outcome: dict[str, Any] = {}
+    outcome: dict[str, Any] = {"reason": ""}
     started = now()
     with AtWork(plan.record.config.device if num_processes() == 1 else None) as work:
         # Importing torch and compiling would disturb who measures as training does.
@@ -81,7 +81,7 @@ def run_cell(plan: CellPlan) -> Record:
 
         try:
             _run(plan, outcome, work)
-            outcome |= {"status": "ok", "reason": ""}
+            outcome["status"] = "ok"
         except KeyboardInterrupt:
             outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
         except Diverged as error:
@@ -120,6 +120,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
+    from .conduct import check_conduct
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .step import build_accelerator
@@ -150,6 +151,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
+    if fault := check_conduct(config, accelerator.device):
+        outcome["reason"] = fault
+        print(f"warning: {config.model_name} {fault}", file=sys.stderr)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")

@@ -133,8 +133,9 @@ class Score(_Part):
 class Record(_Part):
     """One run. Curves are (step, value): mean training loss, and the task's metric on validation.
 
-    reason: why the status is not ok, in one line; params_ratio: parameters over those of `softmax` under the same
-    configuration; flops_per_step: of matrix products; train_time_s: training and validation.
+    reason: in one line why the status is not ok, or what has to be known of a run that is; params_ratio: parameters
+    over those of `softmax` under the same configuration; flops_per_step: of matrix products; train_time_s: training and
+    validation.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -190,7 +190,7 @@ def resolve(
 
 
 # Which forms of attention a kind of task needs: of a model's settings, or of those of its cross attention.
-_NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {
+NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {
     "classification": (("encoder", "settings"),),
     "language modelling": (("causal", "settings"),),
     "translation": (("causal", "settings"), ("cross", "cross")),
@@ -206,7 +206,7 @@ def _missing_form(attention: AttentionConfig, kind: Kind) -> str | None:
     from models import attention_forms
 
     missing = (
-        form for form, which in _NEEDS[kind] if form not in attention_forms(attention.name, getattr(attention, which))
+        form for form, which in NEEDS[kind] if form not in attention_forms(attention.name, getattr(attention, which))
     )
     return next(missing, None)
 
@@ -215,7 +215,7 @@ def fitting_kinds(model_name: str) -> list[Kind]:
     """The kinds of task that a model can do. Raises ConfigError for an unknown one."""
     entry = read_model(model_name)
     attention = AttentionConfig(name=entry.attention, settings=entry.settings, cross={**entry.settings, **entry.cross})
-    return [kind for kind in _NEEDS if _missing_form(attention, kind) is None]
+    return [kind for kind in NEEDS if _missing_form(attention, kind) is None]
 
 
 def _check_carried(run: RunConfig) -> None:

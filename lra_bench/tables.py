@@ -139,7 +139,7 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return next((r.reason for r in self.records if r.status != "ok"), "")
+        return next((r.reason for r in self.records if r.status != "ok"), self.first.reason)
 
 
 @dataclass(frozen=True)
