@@ -16,7 +16,7 @@ from tasks.files import atomic_path
 from .display import DISTURBED_PERCENT, align, compiled_words, distinct
 from .leaderboard import safe_cell
 from .published import published_length_ratios
-from .records import Mode, ProfileRecord
+from .records import Mode, ProfileRecord, of_latest_definitions
 
 COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
@@ -142,7 +142,8 @@ def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
     def cell_key(r: ProfileRecord) -> tuple[object, ...]:
         return *group_key(r), r.config.data.max_len, r.mode, label(r)
 
-    latest = {cell_key(r): r for r in sorted(records, key=lambda r: r.created)}
+    current = of_latest_definitions(records, lambda r: (group_key(r), label(r)))
+    latest = {cell_key(r): r for r in current}
     ordered = sorted(latest.values(), key=cell_key)
     return [Group(tuple(cells)) for _, cells in groupby(ordered, key=group_key)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -53,10 +54,14 @@ class Machine(BaseModel, extra="forbid", frozen=True):
 
 
 class Code(BaseModel, extra="forbid", frozen=True):
-    """The checkout. commit: its hash, or "unknown" outside git; dirty: whether tracked files had been changed."""
+    """The checkout. commit: its hash, or "unknown" outside git; dirty: whether tracked files had been changed.
+
+    plugin: SHA-256 of the text of the plugin that defines the attention or the task, first 12 digits, if one does.
+    """
 
     commit: str
     dirty: bool
+    plugin: str = ""
 
     @property
     def short(self) -> str:
@@ -135,11 +140,12 @@ def card_busy_percent(device: torch.device) -> float | None:
     return float(told) if told and told.isdecimal() else None
 
 
-def describe_code() -> Code:
-    """Commit and state of the checkout that this file lies in."""
+def describe_code(plugin_source: str = "") -> Code:
+    """Commit and state of the checkout that this file lies in, and the plugin with this text."""
     commit = _output(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
     changes = _output(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"])
-    return Code(commit=commit or "unknown", dirty=bool(changes))
+    plugin = hashlib.sha256(plugin_source.encode()).hexdigest()[:12] if plugin_source else ""
+    return Code(commit=commit or "unknown", dirty=bool(changes), plugin=plugin)
 
 
 def _output(command: list[str]) -> str | None:

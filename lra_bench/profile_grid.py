@@ -79,7 +79,8 @@ def _run(plan: ProfilePlan) -> Ending:
 
 
 def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:
-    digest = config.digest(mode, plugin_source(config))
+    source = plugin_source(config)
+    digest = config.digest(mode, source)
     name = f"{config.task}-{config.protocol}-{config.model_name}-{mode}-{config.data.max_len}-{digest[:10]}"
     return ProfileRecord(
         run_id=re.sub(r"[^A-Za-z0-9._-]+", "_", name),
@@ -90,7 +91,7 @@ def _blank(config: RunConfig, mode: Mode, rate: float) -> ProfileRecord:
         mode=mode,
         matmul_flops_per_sec=rate,
         machine=describe_machine(config.device, config.train.precision),
-        code=describe_code(),
+        code=describe_code(source),
     )
 
 

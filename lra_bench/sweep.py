@@ -27,7 +27,8 @@ def plan_cell(config: RunConfig, data: DataRecord, out: Path, threads: int | Non
 
     threads: of the CPU; by default what torch takes.
     """
-    digest = config.digest(data.fingerprint, plugin_source(config))
+    source = plugin_source(config)
+    digest = config.digest(data.fingerprint, source)
     record = Record(
         run_id=run_id(config, data.dataset, digest),
         created=now(),
@@ -37,7 +38,7 @@ def plan_cell(config: RunConfig, data: DataRecord, out: Path, threads: int | Non
         digest=digest,
         data=data,
         machine=describe_machine(config.device, config.train.precision, threads),
-        code=describe_code(),
+        code=describe_code(source),
     )
     return CellPlan(out=out, record=record)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from tasks import DataError, Metric, task_spec
 
-from .records import Record
+from .records import Record, of_latest_definitions
 from .stats import bootstrap_scores, lower_is_better, seed_margin, wilson_interval
 
 
@@ -265,10 +264,9 @@ def rank_of(verdicts: Sequence[int]) -> str:
 
 def build_tables(records: Iterable[Record]) -> list[Table]:
     """Group records into tables of entries; of several records of one seed the latest counts."""
-    latest: dict[tuple[object, ...], Record] = {}
-    for record in sorted(records, key=lambda r: r.created):
-        latest[_table_key(record), _entry_key(record), record.config.seed] = record
-    ordered = sorted(latest.values(), key=lambda r: (_table_key(r), _entry_key(r), r.config.seed))
+    current = of_latest_definitions(records, lambda r: (_table_key(r), _entry_key(r)))
+    latest = {(_table_key(r), _entry_key(r), r.config.seed): r for r in current}
+    ordered = [latest[key] for key in sorted(latest)]
     tables = []
     for _, group in groupby(ordered, key=_table_key):
         entries = [Entry(tuple(rs)) for _, rs in groupby(group, key=_entry_key)]
@@ -287,4 +285,4 @@ def _table_key(r: Record) -> tuple[str, ...]:
 
 
 def _entry_key(r: Record) -> tuple[str, str]:
-    return r.config.model_name, json.dumps(r.config.attention.settings, sort_keys=True)
+    return r.config.model_name, r.config.attention.changed

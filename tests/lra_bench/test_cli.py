@@ -94,6 +94,8 @@ def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> Non
     plugin.write_text(plugin.read_text() + "\n# changed\n")
     again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
     assert "not run again" not in again.stderr
+    texts = [json.loads(path.read_text())["code"]["plugin"] for path in (tmp_path / "out" / "runs").glob("*.json")]
+    assert len(set(texts)) == 2
 
 
 def test_the_documented_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:

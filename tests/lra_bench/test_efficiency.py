@@ -64,6 +64,20 @@ def make_profile() -> Callable[..., ProfileRecord]:
     return make
 
 
+def test_lengths_of_a_plugin_before_and_after_an_edit_are_not_mixed(
+    make_profile: Callable[..., ProfileRecord],
+) -> None:
+    def at(seq_len: int, text: str, day: int) -> ProfileRecord:
+        record = make_profile("rfa", seq_len, 10.0)
+        code = record.code.model_copy(update={"plugin": text})
+        return record.model_copy(update={"code": code, "created": f"2026-01-0{day}T00:00:00+00:00"})
+
+    records = [at(2048, "old", 1), at(4096, "old", 1), at(4096, "new", 2), at(8192, "new", 3)]
+    (group,) = build_groups([*records, make_profile("softmax", 2048, 10.0)])
+    assert [n for n, _ in group.curve("rfa", "step_time_ms")] == [4096, 8192]
+    assert [n for n, _ in group.curve("softmax", "step_time_ms")] == [2048]
+
+
 def test_profile_measures_records_and_draws(tmp_path: Path) -> None:
     done = lra_bench("profile", "--models", "softmax,rfa", "--lengths", "64,128", "--out", tmp_path, *SMALL)
     assert done.returncode == 0, done.stderr

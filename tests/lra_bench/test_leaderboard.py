@@ -75,6 +75,24 @@ def test_the_latest_record_of_a_seed_counts(make_record: Callable[..., Record]) 
         assert (row["accuracy"], row["seeds"]) == (60.0, 1)
 
 
+@pytest.mark.parametrize("edited", ["plugin", "YAML"])
+def test_seeds_before_and_after_an_edit_are_not_mixed(edited: str, make_record: Callable[..., Record]) -> None:
+    def ran(text: str, accuracy: float, day: int, **of: object) -> Record:
+        record = make_record(accuracy=accuracy, created=f"2026-01-0{day}T00:00:00+00:00", **of)
+        if edited == "plugin":
+            return record.model_copy(update={"code": record.code.model_copy(update={"plugin": text})})
+        attention = record.config.attention.model_copy(update={"settings": {"kernel": text}})
+        return record.model_copy(update={"config": record.config.model_copy(update={"attention": attention})})
+
+    before = [ran("old", 50.0, 1, name="mine", seed=seed) for seed in (0, 1, 2)]
+    others = [ran("", 55.0, 1, seed=seed) for seed in (0, 1)]
+    after = ran("new", 60.0, 2, name="mine")
+    found = {row["model"]: (row["accuracy"], row["seeds"]) for row in rows(build_tables([after, *others, *before]))}
+    assert found == {"mine": (60.0, 1), "rfa": (55.0, 2)}
+    again = [ran("old", 50.0, 3, name="mine", seed=1)]  # and back
+    assert rows(build_tables([after, *before, *again]))[0]["seeds"] == 3
+
+
 def test_runs_without_a_result_stay_visible(make_record: Callable[..., Record]) -> None:
     records = [make_record("softmax", None, status="oom", reason="no memory"), make_record("rfa")]
     tables = build_tables(records)
