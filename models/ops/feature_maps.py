@@ -90,7 +90,25 @@ def arccos_features(x: Tensor, w: Tensor) -> Tensor:
     Returns `[batch, heads, seq_len, num_features]`.
     """
     # The constant goes to w, so that backward finds all it needs in the features themselves.
-    return torch.relu(project(x, w * w.shape[-2] ** -0.5))
+    return _relu(project(x, w * w.shape[-2] ** -0.5))
+
+
+def _relu(x: Tensor) -> Tensor:
+    """relu of features, which are kept for backward in any case: compiled, torch would keep a mask of bools besides."""
+    return _Relu.apply(x) if torch.compiler.is_compiling() else torch.relu(x)
+
+
+class _Relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        features = torch.relu(x)
+        ctx.save_for_backward(features)
+        return features
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (features,) = ctx.saved_tensors
+        return grads[0] * features.sign()
 
 
 def elu_features(x: Tensor) -> Tensor:
@@ -141,4 +159,4 @@ def relu_features(x: Tensor, w: Tensor, eps: float = 1e-3) -> Tensor:
 
     x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`. Returns `[..., num_features]`.
     """
-    return torch.relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2)) + eps
+    return _relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2)) + eps

@@ -16,10 +16,13 @@ def fresh_compiler() -> None:
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("name", list_attentions())
-def test_compiled_equals_eager(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in list_attentions()), ("rfa", {"kernel": "arccos"}), ("performer", {"kernel": "relu"})],
+)
+def test_compiled_equals_eager(name: str, settings: dict[str, str]) -> None:
     torch.manual_seed(0)
-    layer = build_attention(name, dim=32, num_heads=2, max_len=160).eval()  # evaluation: nothing is drawn
+    layer = build_attention(name, dim=32, num_heads=2, max_len=160, **settings).eval()  # nothing is drawn
     mask = torch.arange(160) >= torch.tensor([160, 70])[:, None]
     x = torch.randn(2, 160, 32)
     weights = torch.randn_like(x).masked_fill(mask.unsqueeze(-1), 0.0)

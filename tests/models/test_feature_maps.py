@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from models.ops.feature_maps import (
+    _Relu,
     arccos_features,
     elu_features,
     gaussian_features,
@@ -56,6 +57,17 @@ def test_sin_cos_and_its_gradient_are_the_definition() -> None:
     x = torch.randn(2, 3, 5, 7, dtype=torch.float64, requires_grad=True)
     torch.testing.assert_close(sin_cos(x), sin_cos_naive(x))
     assert torch.autograd.gradcheck(sin_cos, (x,))
+
+
+def test_compiled_relu_and_its_gradient_are_torchs() -> None:
+    x = torch.cat((torch.zeros(5), torch.randn(200))).double().requires_grad_()
+    weights = torch.randn(205).double()
+    (expected,) = torch.autograd.grad((torch.relu(x) * weights).sum(), x)
+    (found,) = torch.autograd.grad((_Relu.apply(x) * weights).sum(), x)
+    assert torch.equal(found, expected)
+    assert torch.equal(_Relu.apply(x), torch.relu(x))
+    away = torch.where(x.detach().abs() < 1e-2, 1.0, x.detach()).requires_grad_()  # from the corner
+    assert torch.autograd.gradcheck(_Relu.apply, away)
 
 
 def test_positive_features_are_the_formula_up_to_the_factor() -> None:
