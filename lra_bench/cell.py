@@ -72,7 +72,7 @@ def run_cell(plan: CellPlan) -> Record:
     Of several processes (torchrun) all run it and the first one writes; but where one fails, that one tells why, and
     the others, which hear of it as a broken connection or are told to stop, leave it at that.
     """
-    outcome: dict[str, Any] = {"reason": ""}
+    outcome: dict[str, Any] = {}
     started = now()
     with AtWork(plan.record.config.device if num_processes() == 1 else None) as work:
         # Importing torch and compiling would disturb who measures as training does.
@@ -81,7 +81,7 @@ def run_cell(plan: CellPlan) -> Record:
 
         try:
             _run(plan, outcome, work)
-            outcome["status"] = "ok"
+            outcome |= {"status": "ok", "reason": ""}
         except KeyboardInterrupt:
             outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
         except Diverged as error:
@@ -151,9 +151,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
-    if fault := check_conduct(config, accelerator.device):
-        outcome["reason"] = fault
-        print(f"warning: {config.model_name} {fault}", file=sys.stderr)
+    if caveat := check_conduct(config, accelerator.device):
+        outcome["caveat"] = caveat
+        print(f"warning: {config.model_name} {caveat}", file=sys.stderr)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")

@@ -134,9 +134,9 @@ class Score(_Part):
 class Record(_Part):
     """One run. Curves are (step, value): mean training loss, and the task's metric on validation.
 
-    reason: in one line why the status is not ok, or what has to be known of a run that is; params_ratio: parameters
-    over those of `softmax` under the same configuration; flops_per_step: of matrix products; train_time_s: training and
-    validation.
+    reason: why the status is not ok, in one line; caveat: what has to be known of the attention, likewise;
+    params_ratio: parameters over those of `softmax` under the same configuration; flops_per_step: of matrix products;
+    train_time_s: training and validation.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -144,6 +144,7 @@ class Record(_Part):
     created: str
     status: Status
     reason: str = ""
+    caveat: str = ""
     config: RunConfig
     digest: str
     data: DataRecord

@@ -138,7 +138,8 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        return next((r.reason for r in self.records if r.status != "ok"), self.first.reason)
+        """Why not all of it is ok; of what is, what has to be known."""
+        return next((r.reason for r in self.records if r.status != "ok"), self.first.caveat)
 
 
 @dataclass(frozen=True)
