@@ -159,4 +159,4 @@ def relu_features(x: Tensor, w: Tensor, eps: float = 1e-3) -> Tensor:
 
     x: `[batch, heads, seq_len, head_dim]`; w: `[num_features, head_dim]`. Returns `[..., num_features]`.
     """
-    return _relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2)) + eps
+    return torch.relu(x @ (w * w.shape[-2] ** -0.5).transpose(-1, -2)) + eps

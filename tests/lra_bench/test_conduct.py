@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lra_bench.conduct import check_conduct, looks_ahead, looks_at_padded_memory, looks_at_padding
+from lra_bench.conduct import _FAULTS, check_conduct, looks_ahead, looks_at_padded_memory, looks_at_padding
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
@@ -69,8 +69,7 @@ def layer_and_inputs(cls: type[SoftmaxAttention], seq_len: int) -> tuple[nn.Modu
 def test_ours_behave(name: str, settings: dict[str, Any], seq_len: int) -> None:
     torch.manual_seed(0)
     layer, x = build_attention(name, 16, 2, 500, **settings).eval(), torch.randn(1, seq_len, 16)
-    checks = {"encoder": looks_at_padding, "causal": looks_ahead, "cross": looks_at_padded_memory}
-    assert [form for form in attention_forms(name, settings) if checks[form](layer, x)] == []
+    assert [form for form in attention_forms(name, settings) if _FAULTS[form](layer, x)] == []
 
 
 @pytest.mark.parametrize("seq_len", [3, 50, 192])
