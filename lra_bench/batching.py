@@ -46,20 +46,22 @@ class DeviceSplit:
     """A split whose batches are gathered from its packed tokens on `device`.
 
     The tokens lie on the device where they take less than a quarter of its free memory; otherwise they stay in host
-    memory, batches are gathered there and copied over without waiting. resident: decide otherwise; trim: cut batches
-    to their longest sequence rounded up to `multiple`, or leave all max_len long.
+    memory, batches are gathered there and copied over without waiting. max_len: of every input, or one for each;
+    resident: decide otherwise; trim: cut batches to their longest sequence rounded up to `multiple`, or leave all
+    max_len long.
     """
 
     def __init__(
         self,
         split: Split,
-        max_len: int,
+        max_len: int | tuple[int, ...],
         device: torch.device,
         resident: bool | None = None,
         trim: bool = True,
         multiple: int = LENGTH_MULTIPLE,
     ) -> None:
-        self.split, self._max_len, self._device, self._trim, self._multiple = split, max_len, device, trim, multiple
+        self.split, self._device, self._trim, self._multiple = split, device, trim, multiple
+        self._max_lens = (max_len,) * len(split.inputs) if isinstance(max_len, int) else max_len
         stores = {id(s.tokens): s.tokens for s in split.inputs}
         self.resident = _fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
         home = device if self.resident else torch.device("cpu")
@@ -79,8 +81,8 @@ class DeviceSplit:
         # Lengths are known on the host too, so that choosing the shape does not wait for the device.
         chosen = torch.from_numpy(indices).to(self._labels.device, non_blocking=True)
         gathered = [
-            _gather(tensors, chosen, self._padded_length(sequences, indices))
-            for tensors, sequences in zip(self._inputs, self.split.inputs, strict=True)
+            _gather(tensors, chosen, self._padded_length(sequences, indices, max_len))
+            for tensors, sequences, max_len in zip(self._inputs, self.split.inputs, self._max_lens, strict=True)
         ]
         tokens, masks = zip(*gathered, strict=True)
         return Batch(self._moved(tokens), self._moved(masks), self._moved((self._labels[chosen],))[0])
@@ -91,11 +93,11 @@ class DeviceSplit:
             return tensors
         return tuple(t.pin_memory().to(self._device, non_blocking=True) for t in tensors)
 
-    def _padded_length(self, sequences: PackedSequences, indices: NDArray[np.int64]) -> int:
+    def _padded_length(self, sequences: PackedSequences, indices: NDArray[np.int64], max_len: int) -> int:
         if not self._trim:
-            return self._max_len
+            return max_len
         longest = max(1, int(sequences.lengths[indices].max()))
-        return min(-(-longest // self._multiple) * self._multiple, self._max_len)
+        return min(-(-longest // self._multiple) * self._multiple, max_len)
 
     def by_length(self, batch_size: int) -> list[NDArray[np.int64]]:
         """Every example once, similar lengths together: the cheapest order where order does not matter."""

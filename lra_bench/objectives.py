@@ -225,7 +225,8 @@ class Translation(Objective):
         )
 
     def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
-        return DeviceSplit(split, self.config.data.max_len + 1, device, trim=trim, multiple=self.length_multiple)
+        max_len = self.config.data.max_len  # targets begin with a token that is read but not predicted
+        return DeviceSplit(split, (max_len, max_len + 1), device, trim=trim, multiple=self.length_multiple)
 
     def random_batch(self, full: bool = False) -> Batch:
         tokens = self._random(), self._random(extra=1)

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -145,6 +146,14 @@ def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     assert tested.value > 60  # a copy has none
     assert score_of_summands(tested, len(t.test_data), "BLEU") == pytest.approx(tested.value)
     assert t.progress.validation_curve[-1][1] > 60
+
+
+@pytest.mark.parametrize("task", ["text", "retrieval", "lm", "mt"])
+def test_compiled_training_has_the_shapes_that_were_compiled_and_timed(task: str) -> None:
+    objective = objective_of(small(task))
+    data = objective.on_device(load_task(task, "embedded", 64).train, torch.device("cpu"), trim=False)
+    batch = data.batch(np.arange(8))
+    assert [t.shape for t in batch.tokens] == [t.shape for t in objective.random_batch().tokens]
 
 
 @pytest.mark.parametrize("task", ["lm", "mt", "wikitext103", "wmt14-de", "wmt14-fr"])
