@@ -5,8 +5,9 @@ the paper's figure draws. Speed is tokens a second over the whole generation. Me
 step's other tensors take, parameters left out.
 
 Compiled on a CPU, weights are packed once and multiplied by oneDNN, for softmax as for the others; eager products are
-MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. Other
-runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
+MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. There
+all products round their factors to TF32, as in training (lra_bench/step.py). Other runs of this user on the device
+pause while a length is measured (lra_bench/sharing.py).
 """
 
 from __future__ import annotations
@@ -84,17 +85,16 @@ class CapturedStep:
 
 @contextmanager
 def for_inference() -> Iterator[None]:
-    """No gradients; and what torch.compile compiles packs its weights, as constants, and multiplies by oneDNN."""
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    # What makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
-    matmul.fp32_precision = "tf32"
+    """No gradients; products of TF32 on a card; what is compiled packs its weights, as constants, for oneDNN."""
+    before = torch.get_float32_matmul_precision()
+    # On a CPU it makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
+    torch.set_float32_matmul_precision("high")
     try:
         # A gated state is made of more tensors than Inductor by itself reads in one pass.
         with torch.inference_mode(), inductor_config.patch(freezing=True, realize_reads_threshold=8):
             yield
     finally:
-        matmul.fp32_precision = before
+        torch.set_float32_matmul_precision(before)
 
 
 def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
@@ -139,7 +139,7 @@ def held_mb(step: Step, x: Tensor, state: Any) -> float:
 def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork) -> list[dict[str, object]]:
     """One row per variant at this length."""
     torch.compiler.reset()
-    steps = {name: build_step(name, arguments, length) for name in VARIANTS}
+    steps = {name: build_step(name, arguments, length) for name in arguments.models}
     for step in steps.values():
         generate(step, x, min(length, WARMUP_TOKENS))
     memory: dict[str, float] = {}
@@ -204,6 +204,14 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     save(figure, folder / "decode")
 
 
+def _models(text: str) -> list[str]:
+    """Names of VARIANTS separated by commas, with the two that the others are compared with."""
+    names = ["softmax", "sdpa", *(part.strip() for part in text.split(","))]
+    if unknown := [name for name in names if name not in VARIANTS]:
+        raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; choose from {', '.join(VARIANTS)}")
+    return [name for name in VARIANTS if name in names]
+
+
 def _copy(own: Any, other: Any) -> Any:
     return own.copy_(other) if isinstance(own, Tensor) else own
 
@@ -216,6 +224,7 @@ def _wait(device: torch.device) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", default="64,128,256,512,1024,2048,4096,8192")
+    parser.add_argument("--models", type=_models, default=list(VARIANTS), help=f"of {', '.join(VARIANTS)}")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
@@ -235,7 +244,8 @@ def main() -> None:
         with AtWork("cuda" if x.is_cuda else "cpu") as work, for_inference():
             rows += measure(arguments, x, length, work)
         frame = pd.DataFrame(rows)
-        print(frame[frame["length"] == length].round(3).to_string(index=False, header=len(rows) == len(VARIANTS)))
+        now = frame[frame["length"] == length].round(3)
+        print(now.to_string(index=False, header=len(now) == len(rows)))
         frame = frame.assign(device=machine.device, threads=machine.threads, torch=machine.torch, commit=code.short)
         frame.to_csv(arguments.out / "decode.csv", index=False, float_format="%.6g")
     shape = f"batch {arguments.batch}, {arguments.heads} heads of {arguments.dim // arguments.heads}"
@@ -244,11 +254,13 @@ def main() -> None:
     chosen = frame[frame["length"] == 2048].set_index("model")
     for name in ("rfa", "rfa compiled"):
         if name in chosen.index:
-            row, best = chosen.loc[name], chosen.loc["softmax compiled", "speed_vs_softmax"]
+            row, others = chosen.loc[name], [f"{chosen.loc[name, 'speed_vs_sdpa']:.1f} of sdpa"]
+            if "softmax compiled" in chosen.index:
+                best = chosen.loc["softmax compiled", "speed_vs_softmax"]
+                others.insert(0, f"{row['speed_vs_softmax'] / best:.1f} of it compiled")
             print(
                 f"{name} at 2,048 tokens: {row['speed_vs_softmax']:.1f} times the speed of softmax with a cache"
-                f" ({row['speed_vs_softmax'] / best:.1f} of it compiled, {row['speed_vs_sdpa']:.1f} of sdpa),"
-                f" {100 * row['memory_vs_softmax']:.1f} % of its memory"
+                f" ({', '.join(others)}), {100 * row['memory_vs_softmax']:.1f} % of its memory"
             )
 
 

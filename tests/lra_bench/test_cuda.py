@@ -104,18 +104,16 @@ def test_gradients_under_bf16_are_close_to_those_under_fp32(task: str, model: st
     check_bf16(task, model, "cuda")
 
 
-@each_classifier
-@pytest.mark.parametrize("compile_", [True, "reduce-overhead"])
-@pytest.mark.parametrize("at_once", [None, 4])
-def test_compiled_steps_are_the_eager_ones(
-    model: str, at_once: int | None, compile_: bool | str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+def check_compiled_steps(
+    task: str,
+    model: str,
+    overrides: dict[str, Any],
+    accelerator: Accelerator,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    overrides = {
-        **STILL, "train.compile": compile_, "train.precision": "fp32", "train.micro_batch_size": at_once
-    }  # fmt: skip
-    if compile_ == "reduce-overhead" and model in DRAWING:  # capturing draws as well, it seems
-        overrides["attention.redraw"] = False
-    config = resolve("text", model, "quick", device="cuda", overrides=overrides)
+    """Losses of compiled steps are those of eager ones."""
+    overrides = {**STILL, "train.precision": "fp32", **overrides}
+    config = resolve(task, model, "quick", device="cuda", overrides=overrides)
     torch.compiler.reset()
     losses = []
     with torch._inductor.config.patch(fallback_random=True):  # so that both draw the same
@@ -126,6 +124,26 @@ def test_compiled_steps_are_the_eager_ones(
             torch.manual_seed(1)
             losses.append([step(batch).item() for _ in range(4)])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+@each_classifier
+@pytest.mark.parametrize("compile_", [True, "reduce-overhead"])
+@pytest.mark.parametrize("at_once", [None, 4])
+def test_compiled_steps_are_the_eager_ones(
+    model: str, at_once: int | None, compile_: bool | str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = {"train.compile": compile_, "train.micro_batch_size": at_once}
+    if compile_ == "reduce-overhead" and model in DRAWING:  # capturing draws as well, it seems
+        overrides["attention.redraw"] = False
+    check_compiled_steps("text", model, overrides, accelerator, capsys)
+
+
+@pytest.mark.parametrize(("task", "model"), [("lm", "rfa-gate"), ("mt", "sdpa"), ("mt", "rfa"), ("mt", "rfa-gate")])
+def test_captured_steps_of_decoders_are_the_eager_ones(
+    task: str, model: str, accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = {"train.compile": "reduce-overhead"} | ({"attention.redraw": False} if model != "sdpa" else {})
+    check_compiled_steps(task, model, overrides, accelerator, capsys)
 
 
 @pytest.mark.parametrize("model", DRAWING)
