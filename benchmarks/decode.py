@@ -5,9 +5,8 @@ the paper's figure draws. Speed is tokens a second over the whole generation. Me
 step's other tensors take, parameters left out.
 
 Compiled on a CPU, weights are packed once and multiplied by oneDNN, for softmax as for the others; eager products are
-MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. There
-all products round their factors to TF32, as in training (lra_bench/step.py). Other runs of this user on the device
-pause while a length is measured (lra_bench/sharing.py).
+MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. Other
+runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
 """
 
 from __future__ import annotations
@@ -85,16 +84,17 @@ class CapturedStep:
 
 @contextmanager
 def for_inference() -> Iterator[None]:
-    """No gradients; products of TF32 on a card; what is compiled packs its weights, as constants, for oneDNN."""
-    before = torch.get_float32_matmul_precision()
-    # On a CPU it makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
-    torch.set_float32_matmul_precision("high")
+    """No gradients; and what torch.compile compiles packs its weights, as constants, and multiplies by oneDNN."""
+    matmul = torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision
+    # What makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
+    matmul.fp32_precision = "tf32"
     try:
         # A gated state is made of more tensors than Inductor by itself reads in one pass.
         with torch.inference_mode(), inductor_config.patch(freezing=True, realize_reads_threshold=8):
             yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        matmul.fp32_precision = before
 
 
 def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
@@ -181,7 +181,7 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     names = [name for name in VARIANTS if name in set(frame["model"])]
     for axes, (column, unit, label) in zip(figure.subplots(1, 2), panels, strict=True):
         for name in names:
-            rows, model = frame[frame["model"] == name], name.removesuffix(" compiled")
+            rows, model = frame[frame["model"] == name].sort_values("length"), name.removesuffix(" compiled")
             axes.plot(
                 rows["length"],
                 unit * rows[column],

@@ -17,6 +17,9 @@ from pydantic import (
     model_validator,
 )
 
+# torch.compile's mode in which the compiled blocks are replayed as CUDA graphs.
+CUDA_GRAPHS: Literal["reduce-overhead"] = "reduce-overhead"
+
 
 class ConfigError(ValueError):
     """Bad input; the message is the one line that the user sees."""
@@ -73,9 +76,8 @@ class TrainConfig(Section):
     clip_norm 0: none; group_by_length: fill training batches with sequences of similar length, which pads less but
     changes the batches; label_smoothing: share of a target's probability spread over all tokens, in translation;
     average: test the mean of the weights at the last so many validations, in place of the best one's; precision: auto
-    is bf16 on a GPU that has it; compile: torch.compile, auto where a run is long enough to win the time back and not
-    grouped by length (see lra_bench/resolve.py), or its mode reduce-overhead, which replays the compiled blocks as CUDA
-    graphs.
+    is bf16 on a GPU that has it; compile: torch.compile, or its mode reduce-overhead, which replays the compiled blocks
+    as CUDA graphs; auto is one of them where a run is long enough to win the time back (see lra_bench/resolve.py).
     """
 
     steps: PositiveInt

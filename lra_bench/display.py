@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
 from tasks.files import atomic_path
 
+from .config import CUDA_GRAPHS, RunConfig
 from .leaderboard import row_of
+from .machine import Machine
 from .overview import Overview, build_overviews
 from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
@@ -18,6 +20,8 @@ from .tables import Entry, Table
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
 DISTURBED_PERCENT = 10.0
+# How training steps run, the fastest last.
+HOW = ("eager", "compiled", "as CUDA graphs")
 
 HEADER = {
     "rank": "rank",
@@ -89,13 +93,8 @@ def _note(table: Table) -> str:
     r = table.first
     records = [record for entry in table.entries for record in entry.records]
     # What ended before it was measured may not have got so far as to be compiled.
-    timed = {
-        e.label: all(x.machine.compiled for x in e.records if x.profile)
-        for e in table.entries
-        if e.profiled("step_time_ms")
-    }
-    how = compiled_words(timed)
-    compiled = "" if how == "eager" else f", {how},"
+    how = how_they_ran((e.label, x.config, x.machine) for e in table.entries for x in e.records if x.profile)
+    compiled = "" if how == HOW[0] else f", {how},"
     lower = " Lower is better." if lower_is_better(table.metric) else ""
     ratios = " Speed and memory × are relative to softmax." if table.reference else ""
     note = (
@@ -117,12 +116,22 @@ def _tie(entries: Iterable[Entry]) -> str:
     return f"A rank with = is a tie: the difference is within its 95 % interval ({chance})."
 
 
-def compiled_words(compiled: Mapping[str, bool]) -> str:
-    """How training steps ran, from whether each model's were compiled: `compiled`, `eager`, `compiled but for rfa`."""
-    eager = [name for name, is_compiled in compiled.items() if not is_compiled]
-    if len(eager) == len(compiled):
-        return "eager"
-    return f"compiled{' but for ' * bool(eager)}{', '.join(eager)}"
+def how_asked(config: RunConfig) -> str:
+    """How training steps were to run, of HOW."""
+    if not config.train.compile:
+        return HOW[0]
+    return HOW[2] if config.train.compile == CUDA_GRAPHS and config.device == "cuda" else HOW[1]
+
+
+def how_they_ran(runs: Iterable[tuple[str, RunConfig, Machine]]) -> str:
+    """How training steps of the named models ran: `compiled`, `eager`, `compiled but for rfa`."""
+    models: dict[str, str] = {}
+    for name, config, machine in runs:
+        how = how_asked(config) if machine.compiled else HOW[0]
+        models[name] = min(how, models.get(name, how), key=HOW.index)
+    best = max(models.values(), key=HOW.index, default=HOW[0])
+    others = [name for name, how in models.items() if how != best]
+    return f"{best}{' but for ' * bool(others)}{', '.join(others)}"
 
 
 def distinct(texts: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.files import atomic_path
 
-from .display import DISTURBED_PERCENT, align, compiled_words, distinct
+from .display import DISTURBED_PERCENT, align, distinct, how_asked, how_they_ran
 from .leaderboard import safe_cell
 from .published import published_length_ratios
 from .records import Mode, ProfileRecord, of_latest_definitions
@@ -57,19 +57,16 @@ class Group:
 
     @property
     def title(self) -> str:
-        return f"{self.measured_on}, {'torch.compile' if self.first.config.train.compile else 'eager'}"
+        return f"{self.measured_on}, {how_asked(self.first.config)}"
 
     @property
     def note(self) -> str:
         """What has to be said with the figures."""
         first = self.first
-        compiled: dict[str, bool] = {}
-        for r in self.records:
-            if r.mode == "train" and r.profile:
-                compiled[label(r)] = compiled.get(label(r), True) and r.machine.compiled
+        how = how_they_ran((label(r), r.config, r.machine) for r in self.records if r.mode == "train" and r.profile)
         return (
             f"Median steps on random tokens without padding; {first.machine.precision} on"
-            f" {distinct(r.machine.runtime for r in self.records)}; training {compiled_words(compiled)};"
+            f" {distinct(r.machine.runtime for r in self.records)}; training {how};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
             f" A large matrix product reaches {_rate(first.matmul_flops_per_sec)} here."
             + (UNCERTAIN_NOTE if any(map(uncertain, self.records)) else "")

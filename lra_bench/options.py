@@ -31,7 +31,7 @@ Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/
 Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]
 Compile = Annotated[
     Optional[bool],  # noqa: UP045
-    typer.Option("--compile/--no-compile", help="torch.compile; by default where a run is long enough for it to pay."),
+    typer.Option("--compile/--no-compile", help="torch.compile; by default for long runs, on a GPU as CUDA graphs."),
 ]
 Plugin = Annotated[list[Path], typer.Option(help="A .py file that registers attentions or tasks; may be repeated.")]
 Minutes = Annotated[

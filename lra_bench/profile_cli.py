@@ -28,14 +28,17 @@ def profile(
     plugin: Plugin = [],  # noqa: B006
     compile_: Annotated[
         Optional[bool],  # noqa: UP045
-        typer.Option("--compile/--no-compile", help="torch.compile for training steps; by default on a GPU alone."),
+        typer.Option(
+            "--compile/--no-compile",
+            help="Training steps by torch.compile; by default on a GPU, as CUDA graphs.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
     from .config import ConfigError
     from .profile_grid import profile_lengths
-    from .resolve import parse_overrides
+    from .resolve import COMPILED, parse_overrides
     from .results_cli import show_efficiency
 
     parts = split(lengths)
@@ -60,7 +63,7 @@ def profile(
     on_gpu = base[0].device == "cuda"
     training: dict[str, Any] = {}  # where --set does not say otherwise
     if named.get("train.compile", "auto") == "auto":
-        training["compile"] = on_gpu if compile_ is None else compile_
+        training["compile"] = (on_gpu and COMPILED["cuda"]) if compile_ is None else compile_
     if batch_size or not (on_gpu or "train.batch_size" in named):
         training["batch_size"] = batch_size or 2
     configs = [

@@ -1,6 +1,7 @@
 """Compiled training steps: when, and what happens where they cannot be had."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,6 +28,21 @@ def test_auto_compiles_long_runs_alone() -> None:
     assert resolve("text", "softmax", "compact").train.compile is True
     assert resolve("text", "rfa", "compact", overrides={"train.compile": False}).train.compile is False
     assert resolve("text", "rfa", "quick", overrides={"train.compile": True}).overrides == "train.compile=true"
+
+
+def test_on_a_card_long_runs_are_replayed_as_cuda_graphs() -> None:
+    def settled(**options: Any) -> tuple[object, str]:
+        config = resolve("text", "rfa", "compact", overrides=options, device="cuda")
+        return config.train.compile, config.overrides
+
+    assert settled() == ("reduce-overhead", "")
+    # Asked for, it is the same run, in the same table.
+    assert settled(**{"train.compile": "reduce-overhead"}) == ("reduce-overhead", "")
+    assert settled(**{"train.compile": True}) == (True, "train.compile=true")
+    assert settled(**{"train.steps": 10}) == (False, "train.steps=10")
+    assert settled(**{"train.steps": 10, "train.compile": "reduce-overhead"}) == (
+        "reduce-overhead", "train.compile=reduce-overhead train.steps=10"
+    )  # fmt: skip
 
 
 def test_without_a_compiler_one_line_says_so(

@@ -256,14 +256,30 @@ def test_times_of_unsteady_steps_are_marked(
 
 
 def test_models_that_did_not_compile_are_named(make_profile: Callable[..., ProfileRecord]) -> None:
-    def compiled(record: ProfileRecord) -> ProfileRecord:
-        return record.model_copy(update={"machine": record.machine.model_copy(update={"compiled": True})})
+    def ran(record: ProfileRecord, compiled: bool, compile_: bool | str, device: str = "cpu") -> ProfileRecord:
+        """compiled: whether it was; compile_: whether that was asked for."""
+        train = record.config.train.model_copy(update={"compile": compile_})
+        config = record.config.model_copy(update={"train": train, "device": device})
+        machine = record.machine.model_copy(update={"compiled": compiled})
+        return record.model_copy(update={"config": config, "machine": machine})
 
-    fast = [compiled(make_profile(model, 1024, 5.0)) for model in ("softmax", "rfa")]
-    eager, lost = make_profile("sdpa", 1024, 5.0), make_profile("linear", 1024, None)
-    for records, words in ((fast, "compiled"), ([*fast, eager], "compiled but for sdpa"), ([eager], "eager")):
-        (group,) = build_groups([*records, lost])
-        assert f"; training {words}; commit" in group.note
+    fast, slow, lost = (
+        make_profile("rfa", 1024, 5.0),
+        make_profile("sdpa", 1024, 5.0),
+        make_profile("linear", 1024, None),
+    )
+    for asked, device, title in (
+        (True, "cpu", "compiled"), ("reduce-overhead", "cpu", "compiled"), ("reduce-overhead", "cuda", "as CUDA graphs")
+    ):  # fmt: skip
+        for compiled, words in ((True, title), (False, f"{title} but for sdpa")):
+            (group,) = build_groups(
+                [ran(fast, True, asked, device), ran(slow, compiled, asked, device), ran(lost, False, asked, device)]
+            )
+            assert f"; training {words}; commit" in group.note
+            assert group.title.endswith(f", {title}")
+    (group,) = build_groups([ran(fast, False, False), ran(lost, False, False)])
+    assert "; training eager; commit" in group.note
+    assert group.title.endswith(", eager")
 
 
 def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:

@@ -256,7 +256,9 @@ def test_colours_tell_models_apart() -> None:
 def test_the_note_names_what_records_of_a_table_differ_in(make_record: Callable[..., Record]) -> None:
     def ran(model: str, **machine: object) -> Record:
         record = make_record(model)
-        return record.model_copy(update={"machine": record.machine.model_copy(update=machine)})
+        train = record.config.train.model_copy(update={"compile": True})
+        config = record.config.model_copy(update={"train": train})
+        return record.model_copy(update={"config": config, "machine": record.machine.model_copy(update=machine)})
 
     fast, slow = ran("softmax", compiled=True), ran("rfa")
     lost = make_record("linear", None, status="oom").model_copy(update={"profile": None})
