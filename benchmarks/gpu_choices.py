@@ -22,6 +22,7 @@ from accelerate.state import AcceleratorState
 
 from lra_bench.batching import DeviceSplit, TrainingOrder
 from lra_bench.compiling import compiles
+from lra_bench.config import CUDA_GRAPHS
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
@@ -32,10 +33,10 @@ from tasks import PackedSequences, Split
 ALL = "all"
 # How the step is built where a choice is taken back that it is built with.
 BUILT: dict[str, dict[str, object]] = {
-    ALL: {"train.compile": "reduce-overhead"},
+    ALL: {"train.compile": CUDA_GRAPHS},
     "compiled, without CUDA graphs": {"train.compile": True},
     "eager": {"train.compile": False},
-    "fp32": {"train.compile": "reduce-overhead", "train.precision": "fp32"},
+    "fp32": {"train.compile": CUDA_GRAPHS, "train.precision": "fp32"},
 }
 NUM_SEQUENCES = 512
 

@@ -238,15 +238,12 @@ def _decide_compile(run: RunConfig) -> RunConfig:
     Compiled batches have one shape, the full length. Where they are grouped by length, that padding costs more than
     compiling saves.
     """
+    if run.train.compile != "auto":
+        return run
     tokens = run.train.steps * run.train.batch_size * run.data.max_len
     pays = tokens >= COMPILE_FROM_TOKENS and not run.train.group_by_length
-    usual = COMPILED[run.device] if pays else False
-    if run.train.compile not in ("auto", usual):
-        return run
-    # What would have been so anyway makes no table of its own.
-    overrides = " ".join(word for word in run.overrides.split() if not word.startswith("train.compile="))
-    settled = run.train.model_copy(update={"compile": usual})
-    return run.model_copy(update={"train": settled, "overrides": overrides})
+    settled = run.train.model_copy(update={"compile": COMPILED[run.device] if pays else False})
+    return run.model_copy(update={"train": settled})
 
 
 def _setting_names() -> list[str]:
