@@ -27,7 +27,7 @@ from lra_bench.machine import describe_code, describe_machine
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
 from lra_bench.sharing import AtWork
-from lra_bench.step import TrainingStep, build_accelerator
+from lra_bench.step import TrainingStep, build_accelerator, set_matmul_precision
 from tasks import PackedSequences, Split
 
 ALL = "all"
@@ -60,8 +60,7 @@ def build_step(arguments: argparse.Namespace, overrides: dict[str, object]) -> T
 
 def train(step: TrainingStep, data: DeviceSplit, order: TrainingOrder, steps: int, read_every: int = 10) -> float:
     """Milliseconds of a step, among so many."""
-    precision = step.objective.config.train.precision
-    torch.set_float32_matmul_precision("high" if precision == "bf16" else "highest")
+    set_matmul_precision(step.objective.config)
     _wait()
     started = time.perf_counter()
     losses = []

@@ -31,7 +31,7 @@ def compiles(config: RunConfig, accelerator: Accelerator, full: bool = False) ->
             batch = objective.random_batch(full)
         try:
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.")  # of torch about itself
-            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # fp32 is to be fp32, see build_accelerator
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # see set_matmul_precision
             step = TrainingStep(objective, objective.build_model().to(accelerator.device).train(), accelerator, True)
             for _ in range(3 if step.mode else 1):  # CUDA graphs: once to warm up, once to capture, once to replay
                 step(batch)

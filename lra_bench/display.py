@@ -21,7 +21,7 @@ FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
 DISTURBED_PERCENT = 10.0
 # How training steps run, the fastest last.
-HOW = ("eager", "compiled", "as CUDA graphs")
+HOW = EAGER, COMPILED, GRAPHED = "eager", "compiled", "as CUDA graphs"
 
 HEADER = {
     "rank": "rank",
@@ -94,7 +94,7 @@ def _note(table: Table) -> str:
     records = [record for entry in table.entries for record in entry.records]
     # What ended before it was measured may not have got so far as to be compiled.
     how = how_they_ran((e.label, x.config, x.machine) for e in table.entries for x in e.records if x.profile)
-    compiled = "" if how == HOW[0] else f", {how},"
+    compiled = "" if how == EAGER else f", {how},"
     lower = " Lower is better." if lower_is_better(table.metric) else ""
     ratios = " Speed and memory × are relative to softmax." if table.reference else ""
     note = (
@@ -119,17 +119,17 @@ def _tie(entries: Iterable[Entry]) -> str:
 def how_asked(config: RunConfig) -> str:
     """How training steps were to run, of HOW."""
     if not config.train.compile:
-        return HOW[0]
-    return HOW[2] if config.train.compile == CUDA_GRAPHS and config.device == "cuda" else HOW[1]
+        return EAGER
+    return GRAPHED if config.train.compile == CUDA_GRAPHS and config.device == "cuda" else COMPILED
 
 
 def how_they_ran(runs: Iterable[tuple[str, RunConfig, Machine]]) -> str:
     """How training steps of the named models ran: `compiled`, `eager`, `compiled but for rfa`."""
     models: dict[str, str] = {}
     for name, config, machine in runs:
-        how = how_asked(config) if machine.compiled else HOW[0]
+        how = how_asked(config) if machine.compiled else EAGER
         models[name] = min(how, models.get(name, how), key=HOW.index)
-    best = max(models.values(), key=HOW.index, default=HOW[0])
+    best = max(models.values(), key=HOW.index, default=EAGER)
     others = [name for name, how in models.items() if how != best]
     return f"{best}{' but for ' * bool(others)}{', '.join(others)}"
 

@@ -19,17 +19,21 @@ from .optim import build_optimizer
 
 
 def build_accelerator(config: RunConfig, **options: Any) -> Accelerator:
-    """The device, precision and processes of a run; options: further ones of Accelerator.
-
-    In bf16 autocast some products stay in float32, such as the sums over all keys. On a card they are then made of
-    factors rounded to TF32, 10 bits of mantissa where bf16 keeps 7, by units that are seven times as fast; the sums
-    themselves remain float32. In fp32 nothing is rounded.
-    """
+    """The device, precision and processes of a run; options: further ones of Accelerator."""
+    set_matmul_precision(config)
     bf16 = config.train.precision == "bf16"
+    return Accelerator(cpu=config.device == "cpu", mixed_precision="bf16" if bf16 else "no", **options)
+
+
+def set_matmul_precision(config: RunConfig) -> None:
+    """In bf16 autocast some products stay in float32, such as the sums over all keys.
+
+    On a card they are then made of factors rounded to TF32, 10 bits of mantissa where bf16 keeps 7, by units that are
+    seven times as fast; the sums themselves remain float32. In fp32 nothing is rounded.
+    """
     if config.device == "cuda":
         # Not by fp32_precision of cuda.matmul: whoever then asks torch for allow_tf32 gets an error.
-        torch.set_float32_matmul_precision("high" if bf16 else "highest")
-    return Accelerator(cpu=config.device == "cpu", mixed_precision="bf16" if bf16 else "no", **options)
+        torch.set_float32_matmul_precision("high" if config.train.precision == "bf16" else "highest")
 
 
 def compile_blocks(model: nn.Module, mode: str | None = None) -> None:
