@@ -76,6 +76,7 @@ def run_cell(plan: CellPlan) -> Record:
     started = now()
     with AtWork(plan.record.config.device if num_processes() == 1 else None) as work:
         # Importing torch and compiling would disturb who measures as training does.
+        from .conduct import LooksAhead
         from .memory import failure
         from .trainer import Diverged
 
@@ -86,6 +87,8 @@ def run_cell(plan: CellPlan) -> Record:
             outcome |= {"status": "interrupted", "reason": "told to stop; the same command goes on from here"}
         except Diverged as error:
             outcome |= {"status": "diverged", "reason": str(error)}
+        except LooksAhead as error:
+            outcome |= {"status": "failed", "reason": str(error)}
         except (Exception, SystemExit) as error:
             outcome |= failure(error)
     record = plan.record.model_copy(update={**outcome, "created": now()})

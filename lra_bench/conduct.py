@@ -22,11 +22,15 @@ LENGTH = 192
 SHARE = 0.01
 
 
+class LooksAhead(Exception):
+    """A causal attention's outputs change with later tokens."""
+
+
 def check_conduct(config: RunConfig, device: torch.device) -> str:
     """Try the run's attention with initial weights, in float32; what tables should say of it, mostly nothing.
 
-    One that cannot run so is not judged. Raises RuntimeError for a causal attention that looks ahead, whose predictions
-    are no predictions.
+    One that cannot run so is not judged. Raises LooksAhead where a causal attention does, whose predictions are no
+    predictions.
     """
     model, attention, max_len = config.model, config.attention, config.data.max_len
     faults = set()
@@ -40,7 +44,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
                 if _FAULTS[form](layer.to(device).eval(), x):
                     faults.add(form)
     if "causal" in faults:
-        raise RuntimeError(f"attention {attention.name!r} looks ahead: its causal form changes with later tokens")
+        raise LooksAhead(f"attention {attention.name!r} looks ahead: its causal form changes with later tokens")
     return "looks at padding: its outputs change with what is under the mask" if faults else ""
 
 

@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lra_bench.conduct import _FAULTS, check_conduct, looks_ahead, looks_at_padded_memory, looks_at_padding
+from lra_bench.cell import run_cell
+from lra_bench.conduct import _FAULTS, LooksAhead, check_conduct, looks_ahead, looks_at_padded_memory, looks_at_padding
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
 
 from .test_cli import SETTINGS, lra_bench
+from .test_sweep import plans_of
 
 CPU = torch.device("cpu")
 FORMS = [
@@ -93,7 +95,7 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     state = torch.get_rng_state()
     assert check_conduct(configs["text"], CPU) == ""
     for task in ("lm", "mt"):
-        with pytest.raises(RuntimeError, match="attention 'softmax' looks ahead: "):
+        with pytest.raises(LooksAhead, match="attention 'softmax' looks ahead: "):
             check_conduct(configs[task], CPU)
     registry["softmax"] = Maskless
     assert check_conduct(configs["lm"], CPU) == ""
@@ -118,3 +120,19 @@ def test_a_table_tells(reviews: Path, tmp_path: Path) -> None:
     assert f"warning: maskless {fault}" in done.stderr
     assert f"| ok: {fault}" in done.stdout
     assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["reason"][0] == fault
+
+
+def test_a_run_that_looks_ahead_ends_with_that_reason_alone(
+    reviews: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fast_profile: None,
+) -> None:
+    def found(*_: object) -> str:
+        raise LooksAhead("attention 'mine' looks ahead")
+
+    monkeypatch.setattr("lra_bench.conduct.check_conduct", found)
+    record = run_cell(plans_of(reviews, tmp_path, "linear")[0])
+    assert (record.status, record.reason, record.steps) == ("failed", "attention 'mine' looks ahead", 0)
+    assert "Traceback" not in capsys.readouterr().err

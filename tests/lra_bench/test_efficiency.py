@@ -307,13 +307,13 @@ def test_an_ending_says_what_happened() -> None:
 def test_reference_results_are_what_their_records_give(folder: Path, tmp_path: Path) -> None:
     for kind in {"runs", "profiles"} & {p.name for p in folder.iterdir()}:
         shutil.copytree(folder / kind, tmp_path / kind)
-    done = lra_bench("leaderboard", "--out", tmp_path)
+    done = lra_bench("leaderboard", "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     made = {p.name for p in tmp_path.iterdir() if p.is_file()}
     # The layer and decoding benchmarks write attention.* and decode.*; the rest is the leaderboard's.
     assert made == {p.name for p in folder.iterdir() if p.is_file() and p.stem not in ("attention", "decode")}
     # One document: of the runs where there are any, though there are profiles as well.
-    rows = json.loads(lra_bench("leaderboard", "--out", tmp_path, "--json").stdout)
+    rows = json.loads(done.stdout)
     kind = "runs" if (tmp_path / "runs").is_dir() else "profiles"
     records = [json.loads(path.read_bytes()) for path in (tmp_path / kind).glob("*.json")]
     assert {row["task"] for row in rows} == {record["config"]["task"] for record in records}

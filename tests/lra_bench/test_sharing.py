@@ -59,7 +59,7 @@ def work(steps: Connection) -> None:
         while True:
             steps.send(time.monotonic())
             at_work.give_way(nothing)
-            time.sleep(0.001)
+            time.sleep(0.005)  # so that the pipe, which nobody reads meanwhile, is not full for many seconds
 
 
 def prepare(told: Connection) -> None:
