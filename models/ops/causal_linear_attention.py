@@ -1,5 +1,6 @@
 """Causal attention through feature maps: in parallel over chunks, and token by token (Peng et al. 2021, section 3)."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -7,6 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .linear_attention import EPSILON
+
+# Products of gates below this are 0. What they let through of the tokens before is no digit of a state that has been
+# filled anew meanwhile, and some processors take many times as long for the subnormal numbers that come of them.
+SMALLEST_PRODUCT = 1e-18
 
 
 class LinearState(NamedTuple):
@@ -73,9 +78,9 @@ def causal_linear_attention(
         else:
             decay = _chunks(log_gate.unsqueeze(-1), chunk_size).cumsum(-2)  # log of the product of gates so far
             future = torch.ones(chunk_size, chunk_size, dtype=torch.bool, device=v.device).triu(1)
-            within = within * (decay - decay.transpose(-1, -2)).masked_fill(future, -torch.inf).exp()
-            to_end = values * (decay[..., -1:, :] - decay).exp()
-            over = decay[..., -1:, :].exp()  # the whole chunk's product
+            within = within * _product((decay - decay.transpose(-1, -2)).masked_fill(future, -torch.inf))
+            to_end = values * _product(decay[..., -1:, :] - decay)
+            over = _product(decay[..., -1:, :])  # the whole chunk's
         updates = to_end.transpose(-1, -2) @ k  # [batch, heads, chunks, head_dim + 1, features]
         starts = []
         for chunk, update in enumerate(updates.unbind(2)):
@@ -83,7 +88,7 @@ def causal_linear_attention(
             sums = (sums if over is None else sums * over[:, :, chunk]) + update
         before = q @ torch.stack(starts, dim=2).transpose(-1, -2)  # what the chunks before have added up to
         if decay is not None:
-            before = before * decay.exp()
+            before = before * _product(decay)
         out = (within @ values + before).flatten(2, 3)[:, :, :seq_len]
         weights = _total_weights(weight, log_gate, seq_len)  # [batch, heads, seq_len]
         floor = eps * weights.clamp_max(1.0).unsqueeze(-1)
@@ -140,6 +145,11 @@ def linear_attention_step(
     summed = (phi_q * sums).sum(-1) if torch.compiler.is_compiling() else (phi_q @ sums.transpose(-1, -2)).squeeze(-2)
     floor = eps * weight.clamp_max(1.0).unsqueeze(-1)
     return (summed[..., :-1] / torch.maximum(summed[..., -1:], floor)).to(v.dtype), LinearState(sums, weight)
+
+
+def _product(log_gates: Tensor) -> Tensor:
+    """The product of gates from the sum of their logarithms; 0 where it is below SMALLEST_PRODUCT."""
+    return F.threshold(log_gates, math.log(SMALLEST_PRODUCT), -torch.inf).exp()
 
 
 def _chunks(x: Tensor, size: int) -> Tensor:

@@ -1,12 +1,16 @@
 """Causal linear attention: chunks, recurrence, gates, carried states."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.ops.causal_linear_attention import (
+    SMALLEST_PRODUCT,
     LinearState,
     causal_linear_attention,
     causal_linear_attention_naive,
@@ -122,6 +126,36 @@ def test_thousands_of_extreme_gates_stay_finite(bias: float) -> None:
         kernel = (phi_q * phi_k).sum(-1)
         sure = kernel > 0.2
         torch.testing.assert_close(y[sure], v[sure], atol=1e-3, rtol=1e-3)
+
+
+class Subnormals(TorchDispatchMode):
+    """The largest share of numbers below the normal ones in a factor of a matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.bmm.default:
+            for x in args:
+                below = (x != 0) & (x.abs() < torch.finfo(x.dtype).tiny)
+                self.share = max(self.share, below.double().mean().item())
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_gates_forget_does_not_become_numbers_below_the_normal_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matrix products of those take several times as long on some processors."""
+    phi_q, phi_k, v, gate = (x.detach().float().requires_grad_() for x in inputs(200, True, bias=-2.0) if x is not None)
+    shares, gradients = [], []
+    for smallest in (SMALLEST_PRODUCT, 1e-300):
+        monkeypatch.setattr("models.ops.causal_linear_attention.SMALLEST_PRODUCT", smallest)
+        with Subnormals() as found:
+            y, _ = causal_linear_attention(phi_q, phi_k, v, gate)
+            gradients.append(torch.autograd.grad(y.sum(), (phi_q, phi_k, v, gate)))
+        shares.append(found.share)
+    assert shares[0] < 1e-3 < 1e-2 < shares[1]
+    for own, exact in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, exact)
 
 
 def test_memory_grows_with_the_length_and_not_with_a_state_per_token() -> None:
