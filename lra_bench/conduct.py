@@ -29,8 +29,7 @@ class LooksAhead(Exception):
 def check_conduct(config: RunConfig, device: torch.device) -> str:
     """Try the run's attention with initial weights, in float32; what tables should say of it, mostly nothing.
 
-    One that cannot run so is not judged. Raises LooksAhead where a causal attention does, whose predictions are no
-    predictions.
+    One that cannot run so is not judged. Raises LooksAhead for a causal attention whose predictions are none for that.
     """
     model, attention, max_len = config.model, config.attention, config.data.max_len
     faults = set()
