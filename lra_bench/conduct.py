@@ -29,7 +29,7 @@ class LooksAhead(Exception):
 def check_conduct(config: RunConfig, device: torch.device) -> str:
     """Try the run's attention with initial weights, in float32; what tables should say of it, mostly nothing.
 
-    One that cannot run so is not judged. Raises LooksAhead for a causal attention whose predictions are none for that.
+    One that cannot run so is not judged. Raises LooksAhead for a causal attention that sees later tokens.
     """
     model, attention, max_len = config.model, config.attention, config.data.max_len
     faults = set()
