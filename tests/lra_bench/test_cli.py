@@ -36,16 +36,18 @@ def lra_bench(*arguments: object, timeout: float = 120) -> subprocess.CompletedP
 
 def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = ("bench", "--task", "text", "--models", "softmax,rfa", "--data", reviews, "--out", out, *SETTINGS)
+    command = ["bench", "--task", "text", "--models", "softmax,rfa", "--data", reviews, "--out", out, *SETTINGS]
+    command += ["--set", "attention.num_features=8"]  # which only one of them has
     done = lra_bench(*command)
     assert done.returncode == 0, done.stderr
-    table = pd.read_csv(out / "leaderboard.csv")
+    table = pd.read_csv(out / "leaderboard.csv").fillna({"settings": ""})
     assert list(table.columns) == COLUMNS
-    assert dict(zip(table["model"], table["status"], strict=True)) == {
-        "rfa": "ok",
-        "softmax": "ok",
-        "majority class": "baseline",
+    assert {row.model: (row.settings, row.status) for row in table.itertuples()} == {
+        "rfa": ("num_features=8", "ok"),
+        "softmax": ("", "ok"),
+        "majority class": ("", "baseline"),
     }
+    assert "rfa (num_features=8)" in done.stdout
     table = table[table["status"] == "ok"]
     assert (table["protocol"] == "quick").all()
     assert table["step_time_ms"].gt(0).all()
@@ -169,13 +171,12 @@ def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Pat
                 "dies": "os._exit(7)",
                 "killed": "os.kill(os.getpid(), signal.SIGKILL)",
                 "hungry": "return v + torch.empty(2**60)",
-                "crowded": "raise torch.OutOfMemoryError('CUDA out of memory. Tried to allocate 2 GiB')",
                 "astray": "return v * float('nan')",
             }.items()
         )
         + "\n"
     )
-    models = "raises,leaves,dies,killed,hungry,crowded,astray,sdpa"
+    models = "raises,leaves,dies,killed,hungry,astray,sdpa"
     done = lra_bench(
         "sweep", "--task", "text", "--models", models, "--plugin", plugin, "--data", reviews, "--out", tmp_path / "out",
         "--workers", "2", *SETTINGS, timeout=240,
@@ -189,7 +190,6 @@ def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Pat
         "dies": "failed",
         "killed": "oom",
         "hungry": "oom",
-        "crowded": "oom",
         "astray": "diverged",
         "majority class": "baseline",
     }
@@ -281,21 +281,6 @@ def test_every_verb_has_help(verb: str) -> None:
     done = lra_bench(verb, "--help")
     assert done.returncode == 0
     assert "Usage" in done.stdout
-
-
-def test_settings_of_one_attention_reach_that_one_only(reviews: Path, tmp_path: Path) -> None:
-    done = lra_bench(
-        "bench", "--task", "text", "--models", "sdpa,rfa", "--data", reviews, "--out", tmp_path, *SETTINGS,
-        "--set", "attention.num_features=8",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    table = pd.read_csv(tmp_path / "leaderboard.csv", keep_default_na=False)
-    assert dict(zip(table["model"], table["settings"], strict=True)) == {
-        "sdpa": "",
-        "rfa": "num_features=8",
-        "majority class": "",
-    }
-    assert "rfa (num_features=8)" in done.stdout
 
 
 def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) -> None:

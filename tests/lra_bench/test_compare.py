@@ -1,5 +1,6 @@
 """A against B on the same test examples."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from lra_bench.records import (
     write_record,
 )
 from lra_bench.report import write_report
-from lra_bench.stats import bootstrap_scores, score_of_sums, seed_margin
+from lra_bench.stats import T95, bootstrap_scores, score_of_sums, seed_margin
 from lra_bench.tables import build_tables
 from tasks.translation import bleu, bleu_items
 
@@ -146,6 +147,15 @@ def test_what_seeds_differ_by_counts(make_record: Make) -> None:
     assert found.better is None
     (single,) = compare(build_tables([r for r in records if r.config.seed == 0]), "rfa", "softmax")
     assert single.better is single.first
+
+
+def test_student_s_t() -> None:
+    """95 % of the density lies within each of the tabled numbers."""
+    for freedom, t in enumerate(T95, 1):
+        x = np.linspace(0.0, t, 20_001)
+        constant = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+        density = constant * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+        assert 2 * np.trapezoid(density, x) == pytest.approx(0.95, abs=1e-4)
 
 
 def test_seed_margin() -> None:

@@ -59,7 +59,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
 def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
     options = ["run", "--task", "mt", "--model", "sdpa", "--data", "embedded", *SETTINGS]
     options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]
-    options += ["--set", "data.test_items=200", "--set", "data.validation_items=50"]
+    options += ["--set", "data.test_items=60", "--set", "data.validation_items=20"]
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
     together = in_two_processes(*options, "--out", tmp_path / "two")
@@ -119,9 +119,10 @@ def ray_environment(tmp_path: Path) -> dict[str, str]:
 def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     out, cells = tmp_path / "out", tmp_path / "lra-bench-ray"
-    options = ["--task", "text", "--models", "linear,rfa", "--data", reviews, "--threads", "1", *SETTINGS]
+    options = ["--task", "text", "--data", reviews, "--threads", "1", *SETTINGS]
     options += ["--set", "train.steps=600", "--set", "train.eval_every=200", "--set", "train.checkpoint_every=20"]
-    command = [sys.executable, "-m", "lra_bench", "sweep", "--engine", "ray", "--out", out, *options]
+    ray = ["--engine", "ray", "--models", "linear,rfa", "--out", out]
+    command = [sys.executable, "-m", "lra_bench", "sweep", *ray, *options]
     sweep = subprocess.Popen(
         [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ray_environment(tmp_path)
     )
@@ -132,22 +133,23 @@ def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path)
             for cell in psutil.Process(sweep.pid).children(recursive=True)
             if cell.cmdline()[1:] == ["-m", "lra_bench.cell"]
         ]
-        victim = workers[-1] if workers else None
-        assert victim is not None, sweep.communicate()
-        victim.send_signal(signal.SIGKILL)
+        victims = [cell for cell in workers if any("-rfa-" in file.path for file in cell.open_files())]  # by its lock
+        assert victims, sweep.communicate()
+        victims[0].send_signal(signal.SIGKILL)
         started = time.monotonic()
         output, errors = sweep.communicate(timeout=240)
     finally:
         sweep.kill()
     assert sweep.returncode == 0, (output, errors, time.monotonic() - started)
     assert not list(cells.glob("*/checkpoints/*"))  # what is finished leaves its record on the workers, and no more
-    plain = lra_bench("sweep", "--workers", "2", "--out", tmp_path / "plain", *options, timeout=240)
-    assert plain.returncode == 0, plain.stderr
-    for model in ("linear", "rfa"):
-        ours, theirs = record_in(out, model), record_in(tmp_path / "plain", model)
-        assert ours["loss_curve"] == theirs["loss_curve"]
-        assert ours["result"] == theirs["result"]
-        assert ours["machine"]["threads"] == 1
+    # The one that was killed learned what it learns undisturbed.
+    alone = lra_bench("run", "--model", "rfa", "--out", tmp_path / "alone", *options, timeout=240)
+    assert alone.returncode == 0, alone.stderr
+    ours, theirs = record_in(out, "rfa"), record_in(tmp_path / "alone", "rfa")
+    assert ours["loss_curve"] == theirs["loss_curve"]
+    assert ours["result"] == theirs["result"]
+    assert record_in(out, "linear")["status"] == "ok"
+    assert {record_in(out, name)["machine"]["threads"] for name in ("linear", "rfa")} == {1}
 
 
 def test_ray_says_at_once_what_no_node_can_run(reviews: Path, tmp_path: Path) -> None:

@@ -125,5 +125,6 @@ def test_a_step_without_room_is_refused() -> None:
     with pytest.raises(MemoryError, match=r"estimated 1024\.0 GB for a training step; .* GB are free") as raised:
         check_room(2**40)
     assert is_out_of_memory(raised.value)
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
     assert not is_out_of_memory(RuntimeError("another"))
