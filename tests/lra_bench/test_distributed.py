@@ -59,7 +59,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
 def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
     options = ["run", "--task", "mt", "--model", "sdpa", "--data", "embedded", *SETTINGS]
     options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]
-    options += ["--set", "data.test_items=60", "--set", "data.validation_items=20"]
+    options += ["--set", "data.test_items=200", "--set", "data.validation_items=50"]
     alone = lra_bench(*options, "--out", tmp_path / "one", "--threads", "1")
     assert alone.returncode == 0, alone.stderr
     together = in_two_processes(*options, "--out", tmp_path / "two")
@@ -128,14 +128,15 @@ def test_a_killed_ray_worker_has_its_cell_retried(reviews: Path, tmp_path: Path)
     )
     try:
         wait_for(lambda: list(cells.glob("*-rfa-*/checkpoints/*.pt")) or sweep.poll() is not None, 120)
-        workers = [
+        victims = [
             cell.parent()
             for cell in psutil.Process(sweep.pid).children(recursive=True)
             if cell.cmdline()[1:] == ["-m", "lra_bench.cell"]
+            and any("-rfa-" in file.path for file in cell.open_files())  # its lock
         ]
-        victims = [cell for cell in workers if any("-rfa-" in file.path for file in cell.open_files())]  # by its lock
-        assert victims, sweep.communicate()
-        victims[0].send_signal(signal.SIGKILL)
+        victim = victims[0] if victims else None
+        assert victim is not None, sweep.communicate()
+        victim.send_signal(signal.SIGKILL)
         started = time.monotonic()
         output, errors = sweep.communicate(timeout=240)
     finally:

@@ -197,6 +197,10 @@ def test_tables_and_pictures_with_holes(make_profile: Callable[..., ProfileRecor
     assert "Tay et al. 2021, Table 2" in text
     assert "Linformer" in text
     table = pd.read_csv(tmp_path / "efficiency.csv")
+    rows = table.set_index(["model", "seq_len"])
+    assert rows["matmul_share"]["softmax", 1024] == pytest.approx(1e9 / 50e-3 / 1e11)
+    assert rows["speed_vs_softmax"]["rfa", 1024] == pytest.approx(50 / 20.48, rel=1e-3)
+    assert "2.4 / 3.41" in text
     lost = table[(table["model"] == "softmax") & (table["seq_len"] == 4096)].iloc[0]
     assert lost["status"] == "oom"
     assert math.isnan(lost["step_time_ms"])
