@@ -75,17 +75,16 @@ def test_any_bytes_are_exported_and_read_back(ending: bytes, tmp_path: Path) -> 
     assert load_dataset("text", tmp_path / "out")[1] == fingerprint
 
 
-def test_csv_gets_its_own_split_and_name(tmp_path: Path) -> None:
-    table = pd.DataFrame(
-        {"review": [f'"quoted", and\nbroken {i}' for i in range(40)], "sentiment": ["positive", "negative"] * 20}
-    )
+@pytest.mark.parametrize("words", [("positive", "negative"), (" Pos", "NEG "), ("1", "0")])
+def test_csv_gets_its_own_split_and_name(tmp_path: Path, words: tuple[str, str]) -> None:
+    table = pd.DataFrame({"review": [f'"quoted", and\nbroken {i}' for i in range(40)], "sentiment": [*words] * 20})
     table.to_csv(tmp_path / "reviews.csv", index=False)
     task = load_task("text", data=tmp_path)
     assert task.dataset == "reviews-own-split"
     assert (len(task.train), len(task.validation), len(task.test)) == (16, 4, 20)
     parts = [task.train, task.validation, task.test]
     pairs = {(decoded(p, i).decode(), int(p.labels[i])) for p in parts for i in range(len(p))}
-    assert pairs == set(zip(table["review"], (table["sentiment"] == "positive").astype(int), strict=True))
+    assert pairs == set(zip(table["review"], (table["sentiment"] == words[0]).astype(int), strict=True))
     assert load_task("text", data=tmp_path / "reviews.csv").fingerprint == task.fingerprint
 
 
