@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar, get_type_hints
 
@@ -12,7 +13,8 @@ _Attention = TypeVar("_Attention", bound=type[nn.Module])
 _ATTENTIONS: dict[str, type[nn.Module]] = {}
 
 # Given by the protocol to every attention alike; the rest of a variant's arguments are its own settings.
-_SHARED = frozenset({"self", "dim", "num_heads", "max_len", "dropout", "bias"})
+_FIRST = 4  # self, dim, num_heads and max_len, given by place
+_SHARED = frozenset({"dropout", "bias"})
 
 
 class UnknownAttention(ValueError):
@@ -55,7 +57,8 @@ def attention_module(name: str) -> str:
 def attention_settings(name: str) -> type[BaseModel]:
     """The settings that attention `name` takes, with types and defaults, as a pydantic model.
 
-    They are read off the signatures of `__init__` along the class's bases. Raises UnknownAttention.
+    They are read off the signatures of `__init__` along the class's bases. An argument whose default no record can
+    hold, such as a function, is none. Raises UnknownAttention.
     """
     fields: dict[str, Any] = {}
     for cls in _lookup(name).__mro__:
@@ -63,14 +66,28 @@ def attention_settings(name: str) -> type[BaseModel]:
             continue
         init = vars(cls)["__init__"]
         parameters = inspect.signature(init).parameters.values()
-        hints = get_type_hints(init)
-        for p in parameters:
-            if p.name not in _SHARED and p.kind is p.KEYWORD_ONLY:
+        try:
+            hints = get_type_hints(init)
+        except NameError:  # a type that is imported for type checkers alone
+            hints = {}
+        for place, p in enumerate(parameters):
+            named = p.kind is p.KEYWORD_ONLY or (p.kind is p.POSITIONAL_OR_KEYWORD and place >= _FIRST)
+            if named and p.name not in _SHARED and (p.default is p.empty or _is_json(p.default)):
                 default = ... if p.default is p.empty else p.default
                 fields.setdefault(p.name, (hints.get(p.name, Any), default))
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
-    return create_model(f"{name} settings", __config__=ConfigDict(extra="forbid"), **fields)
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    return create_model(f"{name} settings", __config__=config, **fields)
+
+
+def _is_json(value: object) -> bool:
+    """Whether JSON has such a value: it has no infinity either."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:

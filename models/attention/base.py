@@ -17,7 +17,7 @@ def check_mask(padding_mask: Tensor | None) -> None:
 class MultiHeadAttention(nn.Module, ABC):
     """Projections around `attend`, which a variant writes (Vaswani et al. 2017, section 3.2.2).
 
-    A variant's own settings are keyword-only arguments of its `__init__`; the remaining ones go to this class. One
+    A variant's own settings are further arguments of its `__init__`; the remaining ones go to this class. One
     that can look back alone also writes `attend_causal`, one for cross attention `summarize` and `read`.
 
     dim: width of the model; num_heads: must divide dim; max_len: longest sequence the layer will see;

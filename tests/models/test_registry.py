@@ -1,11 +1,14 @@
 """Names and settings of attentions."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
 
 from models import MultiHeadAttention, UnknownAttention, build_attention, list_attentions, register_attention
 from models import registry as registry_module
+from models.registry import attention_settings
 
 
 @pytest.fixture(autouse=True)
@@ -35,12 +38,45 @@ def test_one_class_is_a_new_attention() -> None:
         register_attention("mean")(Mean)
 
 
+@pytest.mark.parametrize("resolved", [True, False], ids=["types", "types that only type checkers know"])
+def test_what_is_a_setting(resolved: bool) -> None:
+    class Lists(MultiHeadAttention):
+        # By place, whatever the first three are called; what JSON cannot hold is left to the class.
+        def __init__(  # type: ignore[no-untyped-def]
+            self,
+            width,
+            heads,
+            length,
+            power: float = 1.0,
+            *,
+            t: Tensor | None = None,
+            f=torch.relu,
+            top=math.inf,
+            **shared,
+        ) -> None:
+            super().__init__(width, heads, length, **shared)
+            self.given = (power, t, f, top)
+
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+            return v
+
+    if not resolved:
+        Lists.__init__.__annotations__["t"] = "Unknown"
+    register_attention("lists")(Lists)
+    assert list(attention_settings("lists").model_fields) == ["power", "t"]
+    layer = build_attention("lists", 8, 2, 16, dropout=0.5, power=2)
+    assert isinstance(layer, Lists)
+    assert (layer.dim, layer.num_heads, layer.max_len, layer.dropout) == (8, 2, 16, 0.5)
+    assert layer.given == (2.0, None, torch.relu, math.inf)
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("rfaa", {}, "unknown attention 'rfaa'; did you mean 'rfa'"),
         ("rfa", {"num_feature": 3}, "no setting 'num_feature'; did you mean 'num_features'"),
         ("rfa", {"num_features": "many"}, "num_features = 'many'"),
+        ("rfa", {"temperature": math.inf}, "temperature = inf: input should be a finite number"),
         ("softmax", {"num_features": 3}, "no setting 'num_features'; it has none"),
     ],
 )
