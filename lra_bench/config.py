@@ -26,9 +26,9 @@ class ConfigError(ValueError):
 
 
 class Section(BaseModel):
-    """Base of all configuration: frozen, unknown keys refused."""
+    """Base of all configuration: frozen; unknown keys are refused, and what JSON cannot hold."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -60,7 +60,7 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """max_len: tokens kept of a sequence; validation_items, test_items: a seeded sample, or all of the split."""
 
-    max_len: PositiveInt
+    max_len: int = Field(gt=0, lt=2**31)
     validation_items: PositiveInt | None = None
     test_items: PositiveInt | None = None
 

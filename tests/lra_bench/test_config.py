@@ -91,6 +91,8 @@ def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
         ("train.steps=many", "train.steps = 'many': input should be a valid integer"),
         ("train.steps=0", "train.steps = 0: input should be greater than 0"),
         ("train.lr=-1", "train.lr = -1: input should be greater than 0"),
+        ("train.clip_norm=.inf", "train.clip_norm = inf: input should be a finite number"),
+        ("data.max_len=9999999999", "data.max_len = 9999999999: input should be less than 2147483648"),
         ("train.schedule=cosine", "train.schedule = 'cosine': input should be 'linear' or 'rsqrt'"),
         ("model.dropout=1.0", "model.dropout = 1.0: input should be less than 1"),
         ("model.num_heads=3", "model.dim 64 is not divisible by model.num_heads 3"),
