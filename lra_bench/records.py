@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 
 from tasks import Metric
 from tasks.files import atomic_path
@@ -27,10 +39,11 @@ SCHEMA_VERSION = 1
 
 Status = Literal["ok", "oom", "diverged", "failed", "interrupted"]
 Mode = Literal["train", "inference"]
+Percent = Annotated[float, Field(ge=0.0, le=100.0)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class StepProfile(_Part):
@@ -44,16 +57,16 @@ class StepProfile(_Part):
     """
 
     mode: Mode
-    batch_size: int
-    seq_len: int
-    step_time_ms: float
-    step_time_iqr_ms: float
-    timed_steps: int | None = None
-    tokens_per_sec: float
-    peak_memory_mb: float | None
-    peak_reserved_mb: float | None
-    other_cpu_percent: float | None = None
-    other_gpu_percent: float | None = None
+    batch_size: PositiveInt
+    seq_len: PositiveInt
+    step_time_ms: PositiveFloat
+    step_time_iqr_ms: NonNegativeFloat
+    timed_steps: PositiveInt | None = None
+    tokens_per_sec: PositiveFloat
+    peak_memory_mb: NonNegativeFloat | None
+    peak_reserved_mb: NonNegativeFloat | None
+    other_cpu_percent: NonNegativeFloat | None = None
+    other_gpu_percent: NonNegativeFloat | None = None
 
 
 class DataRecord(_Part):
@@ -66,9 +79,9 @@ class DataRecord(_Part):
     dataset: str
     source: str
     fingerprint: str
-    train_size: int
-    validation_size: int
-    test_size: int
+    train_size: PositiveInt
+    validation_size: PositiveInt
+    test_size: PositiveInt
     baselines: dict[str, float] = {}
 
 
@@ -77,13 +90,13 @@ class Result(_Part):
     last_accuracy: test, of the last weights; ci95: Wilson interval of `accuracy`; right: which test examples, in
     their order, were predicted right, see `pack_bits`."""
 
-    accuracy: float
-    ci95: tuple[float, float]
-    correct: int
+    accuracy: Percent
+    ci95: tuple[Percent, Percent]
+    correct: NonNegativeInt
     right: str = ""
-    last_accuracy: float
-    validation_accuracy: float
-    best_step: int
+    last_accuracy: Percent
+    validation_accuracy: Percent
+    best_step: NonNegativeInt
 
     @property
     def metric(self) -> Metric:
@@ -121,7 +134,7 @@ class Score(_Part):
     summands: str = ""
     last_score: float
     validation_score: float
-    best_step: int
+    best_step: NonNegativeInt
 
     def items(self, count: int) -> NDArray[np.float64] | None:
         """The summands of `count` test items, `[count, summands]`; None in a record that does not keep them.
@@ -148,14 +161,14 @@ class Record(_Part):
     config: RunConfig
     digest: str
     data: DataRecord
-    params: int | None = None
-    params_ratio: float | None = None
-    flops_per_step: int | None = None
+    params: PositiveInt | None = None
+    params_ratio: PositiveFloat | None = None
+    flops_per_step: NonNegativeInt | None = None
     profile: StepProfile | None = None
     result: Result | Score | None = None
-    steps: int = 0
-    epochs: float = 0.0
-    train_time_s: float = 0.0
+    steps: NonNegativeInt = 0
+    epochs: NonNegativeFloat = 0.0
+    train_time_s: NonNegativeFloat = 0.0
     loss_curve: list[tuple[int, float]] = []
     validation_curve: list[tuple[int, float]] = []
     machine: Machine
@@ -165,7 +178,10 @@ class Record(_Part):
     @classmethod
     def _check_items(cls, result: Result | Score | None, info: ValidationInfo) -> Result | Score | None:
         if result and "data" in info.data:
-            result.items(info.data["data"].test_size)
+            count = info.data["data"].test_size
+            result.items(count)
+            if isinstance(result, Result) and not math.isclose(result.accuracy, 100 * result.correct / count):
+                raise ValueError(f"{result.correct} of {count} are not {result.accuracy} %")
         return result
 
 
@@ -182,9 +198,9 @@ class ProfileRecord(_Part):
     reason: str = ""
     config: RunConfig
     mode: Mode
-    params: int | None = None
-    flops: int | None = None
-    matmul_flops_per_sec: float
+    params: PositiveInt | None = None
+    flops: NonNegativeInt | None = None
+    matmul_flops_per_sec: PositiveFloat
     profile: StepProfile | None = None
     machine: Machine
     code: Code

@@ -1,6 +1,7 @@
 """Records: written whole, read strictly."""
 
 import json
+import math
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -28,6 +29,13 @@ def test_round_trip(make_record: Callable[..., Record], tmp_path: Path) -> None:
         (lambda c: {**c, "surprise": 1}, "surprise: extra inputs are not permitted"),
         (lambda c: {**c, "status": "great"}, "not a valid record (status"),
         (lambda c: [c], "has schema version None"),
+        (lambda c: {**c, "epochs": math.inf}, "epochs: input should be a finite number"),
+        (
+            lambda c: {**c, "profile": {**c["profile"], "step_time_ms": 0}},
+            "step_time_ms: input should be greater than 0",
+        ),
+        (lambda c: {**c, "result": {**c["result"], "accuracy": 99.5}}, "are not 99.5 %"),
+        (lambda c: {**c, "result": {**c["result"], "last_accuracy": 101}}, "less than or equal to 100"),
     ],
 )
 def test_foreign_records_are_named_and_left_out(
