@@ -48,7 +48,7 @@ class LanguageModelling(TaskLoader):
                     return files
         raise DataError(
             f"no text in {folder}: expected NAME_{{train,validation,test}}.parquet with a column text,"
-            " wiki.{train,valid,test}.tokens, or one .txt file"
+            " or wiki.{train,valid,test}.tokens; a .txt file is named itself, as in --data dir/my.txt"
         )
 
     def read(self, files: list[Path]) -> Dataset:

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 
 def read_columns(file: Path, columns: list[str]) -> pa.Table:
-    """The named columns of a file. Raises DataError when it is no parquet file or lacks one."""
+    """The named columns of a file. Raises DataError when it is no parquet file, a damaged one or lacks a column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         table = pq.read_table(file)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{file} is not a parquet file ({str(error).splitlines()[0]}); fetch it again") from None
+        table.validate(full=True)  # texts are UTF-8, for one
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None):  # the system's, such as a missing permission
+            raise
+        raise DataError(f"{file} is not a whole parquet file ({str(error).splitlines()[0]}); fetch it again") from None
     if missing := [column for column in columns if column not in table.column_names]:
         raise DataError(f"{file} has no column {missing[0]!r}; expected {', '.join(columns)}")
     return table.select(columns)

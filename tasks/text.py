@@ -88,7 +88,7 @@ def _split(text: pa.ChunkedArray, label: pa.ChunkedArray, where: str) -> Split:
     try:
         strings = text.cast(pa.large_binary() if of_bytes else pa.large_string()).combine_chunks()
         labels = label.cast(pa.int64())
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(f"{where}: text must be a string and label 0 or 1 ({str(error).splitlines()[0]})") from None
     if isinstance(strings, pa.ChunkedArray):
         strings = pa.concat_arrays(strings.chunks) if strings.num_chunks else pa.array([], strings.type)

@@ -85,7 +85,9 @@ CASES: list[Case] = [
     ("text", "an empty text", parquet_reviews(text=["a", "", "c"], label=[0, 1, 0]), r"row 2 has an empty text; remove it"),
     ("text", "an empty split", parquet_reviews(text=[], label=[]), r"the t\w+ split from local .* is empty; give"),
     ("text", "too few examples", parquet_reviews(text=["a", "b"], label=[0, 1]), r"2 training examples are too few"),
-    ("text", "no parquet inside", lambda f: _nonsense(f), r"train\.parquet is not a parquet file .*; fetch it again"),
+    ("text", "no parquet inside", lambda f: _nonsense(f), r"train\.parquet is not a whole parquet file .*; fetch it again"),
+    ("text", "a damaged parquet file", lambda f: _damaged(parquet_reviews(text=["ab"] * 99, label=[0] * 99)(f)), r"whole parquet"),
+    ("text", "labels that are lists", parquet_reviews(text=FIVE, label=[[1]] * 5), r"train\.parquet: .*label 0 or 1"),
     ("text", "a tree without reviews", acl_tree_without_reviews, r"neg holds no \.txt reviews; unpack"),
     ("text", "an empty folder", lambda f: f, r"no reviews in .*: expected imdb"),
     ("text", "no such folder", lambda f: f / "gone", r"gone' is neither auto, hub, embedded nor an existing folder"),
@@ -123,6 +125,15 @@ CASES: list[Case] = [
 def _nonsense(folder: Path) -> Path:
     for split in ("train", "test"):
         (folder / f"{split}.parquet").write_bytes(b"nonsense")
+    return folder
+
+
+def _damaged(folder: Path) -> Path:
+    """The first letters of its texts are no UTF-8."""
+    for file in folder.rglob("*.parquet"):
+        content = bytearray(file.read_bytes())
+        content[content.index(b"ab")] = 0xFF
+        file.write_bytes(content)
     return folder
 
 

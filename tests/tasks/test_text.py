@@ -130,7 +130,7 @@ def test_other_bad_sources(tmp_path: Path) -> None:
         load_task("texd")
     (tmp_path / "train.parquet").write_bytes(b"nonsense")
     (tmp_path / "test.parquet").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match=r"train\.parquet is not a parquet file"):
+    with pytest.raises(DataError, match=r"train\.parquet is not a whole parquet file"):
         load_task("text", data=tmp_path)
 
 
