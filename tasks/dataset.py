@@ -21,10 +21,20 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Examples of one split. inputs: one or two PackedSequences of equal count; labels: `[num_examples]` int64."""
+    """Examples of one split. inputs: one or two PackedSequences; labels: `[num_examples]` int64.
+
+    Raises DataError where there are not as many sequences as labels.
+    """
 
     inputs: tuple[PackedSequences, ...]
     labels: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        for sequences in self.inputs:
+            if len(sequences) != len(self.labels):
+                raise DataError(
+                    f"a split has {len(sequences)} sequences and {len(self.labels)} labels; expected as many"
+                )
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -193,12 +193,27 @@ def load_dataset(name: str, data: str | Path = "auto") -> tuple[Dataset, str, st
     spec = task_spec(name)
     chosen, source = _choose_source(name, spec, str(data))
     dataset, fingerprint = _load(name, _TASKS[name](spec), chosen)
+    if not {"train", "test"} <= set(dataset.splits) <= {"train", "validation", "test"}:
+        found = ", ".join(map(str, dataset.splits)) or "none"
+        raise DataError(f"task {name!r}: splits from {source} are {found}; expected train, test and perhaps validation")
     for split, examples in dataset.splits.items():
         if not len(examples):
             raise DataError(f"task {name!r}: the {split} split from {source} is empty; give one with examples")
-        if examples.labels.min() < 0 or examples.labels.max() >= spec.num_classes:
-            raise DataError(f"task {name!r}: a label of {split} is not in 0..{spec.num_classes - 1}")
+        _check(f"task {name!r}, {split}", examples, spec)
     return dataset, fingerprint, chosen, source
+
+
+def _check(where: str, split: Split, spec: TaskSpec) -> None:
+    """Raise DataError for what the harness could only stumble over later, or would misread."""
+    if len(split.inputs) != spec.num_inputs:
+        raise DataError(f"{where}: {len(split.inputs)} inputs an example; num_inputs of the YAML is {spec.num_inputs}")
+    if split.labels.dtype != np.int64:
+        raise DataError(f"{where}: labels are {split.labels.dtype}; expected int64")
+    if split.labels.min() < 0 or split.labels.max() >= spec.num_classes:
+        raise DataError(f"{where}: a label is not in 0..{spec.num_classes - 1}")
+    for tokens in (sequences.tokens for sequences in split.inputs):
+        if len(tokens) and not 0 < tokens.min() <= tokens.max() < spec.vocab_size:
+            raise DataError(f"{where}: a token is not in 1..{spec.vocab_size - 1}; 0 is padding")
 
 
 def export_dataset(name: str, dataset: Dataset, folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from lra_bench.config import ConfigError, RunConfig
 from lra_bench.plugins import load_plugins
 from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
 from lra_bench.sweep import source_for
+from tasks import task_spec
 
 
 @pytest.mark.parametrize("protocol", names("protocols"))
@@ -48,6 +49,13 @@ def test_protocols_hold_the_published_numbers() -> None:
     assert (lra.train.lr, lra.train.betas, lra.train.eps, lra.train.weight_decay) == (0.05, (0.9, 0.98), 1e-9, 0.1)
     assert (lra.model.dim, lra.model.num_heads, lra.model.num_layers, lra.model.mlp_dim) == (256, 4, 4, 1024)
     assert (lra.model.pooling, lra.model.positions, lra.model.attention_bias) == ("cls", "sinusoidal", False)
+
+
+def test_a_protocol_does_not_lengthen_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = task_spec("text").model_copy(update={"max_len": 100})
+    monkeypatch.setattr("tasks.task_spec", lambda name: short)
+    assert resolve("text", "rfa", "quick").data.max_len == 100
+    assert resolve("text", "rfa", "quick", overrides={"data.max_len": 300}).data.max_len == 300
 
 
 def test_overrides_are_named_unless_they_change_nothing() -> None:

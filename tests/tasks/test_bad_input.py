@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -234,14 +233,3 @@ def test_from_the_command_line(case: Case, tmp_path: Path) -> None:
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert [p for p in out.rglob("*") if p.is_file()] == []
-
-
-def test_labels_outside_the_tasks_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks import Dataset, Split
-    from tasks import text as text_module
-    from tasks.packed import pack_bytes
-
-    split = Split((pack_bytes([b"a", b"b"]),), np.array([0, 5]))
-    monkeypatch.setattr(text_module.TextTask, "generate", lambda self: Dataset("x", {"train": split, "test": split}))
-    with pytest.raises(DataError, match=r"a label of train is not in 0\.\.1"):
-        load_task("text", data="embedded")
