@@ -16,7 +16,7 @@ DEFAULT_ZOO = "softmax,sdpa,rfa,linformer,performer,reformer,linear"
 
 Tasks = Annotated[str, typer.Option(help="Task, or several separated by commas; by default the Long Range Arena's.")]
 Models = Annotated[str, typer.Option(help="Models, separated by commas.")]
-Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, counted from 0.")]
+Seeds = Annotated[int, typer.Option(min=1, max=10_000, help="Number of seeds, counted from 0.")]
 Protocol = Annotated[
     Optional[str], typer.Option(help="Protocol; by default compact on a GPU and quick without one.")  # noqa: UP045
 ]

@@ -42,8 +42,8 @@ def profile(
     from .results_cli import show_efficiency
 
     parts = split(lengths)
-    if not parts or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise ConfigError(f"--lengths {lengths!r}: expected positive numbers separated by commas, such as 1024,4096")
+    if not parts or not all(part.isdecimal() and 0 < int(part) < 2**31 for part in parts):
+        raise ConfigError(f"--lengths {lengths!r}: expected numbers of tokens separated by commas, such as 1024,4096")
     named = parse_overrides(settings)
     if "data.max_len" in named:
         raise ConfigError("--set data.max_len: the lengths of a profile are those of --lengths")
