@@ -8,10 +8,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-def check_mask(padding_mask: Tensor | None) -> None:
-    """Raise TypeError for a mask that is not of bools."""
-    if padding_mask is not None and padding_mask.dtype != torch.bool:
+def check_mask(padding_mask: Tensor | None, x: Tensor) -> None:
+    """Raise TypeError for a mask that is not of bools, ValueError for one that is not `[batch, seq_len]` of x."""
+    if padding_mask is None:
+        return
+    if padding_mask.dtype != torch.bool:
         raise TypeError(f"padding_mask is of {padding_mask.dtype}; expected torch.bool, True = padding")
+    if padding_mask.shape != x.shape[:2]:
+        raise ValueError(f"padding_mask is {list(padding_mask.shape)}; expected {list(x.shape[:2])}, as of x")
 
 
 class MultiHeadAttention(nn.Module, ABC):
@@ -22,7 +26,7 @@ class MultiHeadAttention(nn.Module, ABC):
 
     dim: width of the model; num_heads: must divide dim; max_len: longest sequence the layer will see;
     dropout: probability, for variants with weights to drop; bias: whether the projections have one.
-    Raises ValueError when num_heads does not divide dim.
+    Raises ValueError when one is not positive or num_heads does not divide dim.
     """
 
     # Whether the state of the causal form grows with the tokens it stands for, up to max_len.
@@ -32,6 +36,8 @@ class MultiHeadAttention(nn.Module, ABC):
 
     def __init__(self, dim: int, num_heads: int, max_len: int, *, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
+        if min(dim, num_heads, max_len) < 1:
+            raise ValueError(f"dim {dim}, num_heads {num_heads}, max_len {max_len}; expected positive numbers")
         if dim % num_heads:
             raise ValueError(f"dim {dim} is not divisible by num_heads {num_heads}; choose num_heads that divides it")
         self.dim, self.num_heads, self.head_dim, self.max_len = dim, num_heads, dim // num_heads, max_len
@@ -43,9 +49,9 @@ class MultiHeadAttention(nn.Module, ABC):
         """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding; returns the shape of x.
 
         None instead of a mask: nothing is padded. Rows at padded positions hold no meaning. Raises TypeError for a mask
-        of numbers, which elsewhere often means the opposite.
+        of numbers, which elsewhere often means the opposite, and ValueError for one of another shape.
         """
-        check_mask(padding_mask)
+        check_mask(padding_mask, x)
         q, k, v = self._project(x)
         return self._join(self.attend(q, k, v, padding_mask))
 
@@ -65,7 +71,7 @@ class MultiHeadAttention(nn.Module, ABC):
 
         padding_mask: `[batch, memory_len]`, as for `forward`.
         """
-        check_mask(padding_mask)
+        check_mask(padding_mask, memory)
         weight, bias = self._slice(1, 3)
         k, v = self._heads(F.linear(memory, weight, bias)).chunk(2, dim=1)
         return self.summarize(k, v, padding_mask)
@@ -119,7 +125,8 @@ class MultiHeadAttention(nn.Module, ABC):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v of x, each `[batch, heads, seq_len, head_dim]`."""
         batch, seq_len, _ = x.shape
-        qkv = self.qkv_proj(x).view(batch, seq_len, -1, self.num_heads, self.head_dim)
+        parts = self.qkv_proj.out_features // self.dim
+        qkv = self.qkv_proj(x).view(batch, seq_len, parts, self.num_heads, self.head_dim)
         q, *k, v = qkv.permute(2, 0, 3, 1, 4)
         return q, k[0] if k else q, v
 

@@ -56,7 +56,7 @@ class LinformerAttention(MultiHeadAttention):
         E (x W + b) is computed as (E x) W + (E 1) b: the projections of keys and values then see k rows, not seq_len.
         Raises ValueError for a sequence over max_len.
         """
-        check_mask(padding_mask)
+        check_mask(padding_mask, x)
         batch, seq_len, _ = x.shape
         if seq_len > self.max_len:
             raise ValueError(f"sequence of {seq_len} tokens; this Linformer takes at most {self.max_len}")

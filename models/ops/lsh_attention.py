@@ -69,7 +69,7 @@ def lsh_attention(
     mixed = drop(weights, dropout).to(v.dtype) @ _with_chunk_before(v)
     sums = torch.cat((mixed.to(total.dtype), total, largest), dim=-1).flatten(2, 3).flatten(0, 1)
     sums = _take_rows(sums, rank.flatten(0, 1)[:, None], order.flatten(0, 1)[:, None])
-    mixed, total, largest = sums.view(batch, heads, rounds, padded_len, -1).split((head_dim, 1, 1), dim=-1)
+    mixed, total, largest = sums.view(batch, heads, rounds, padded_len, head_dim + 2).split((head_dim, 1, 1), dim=-1)
     share = (largest - largest.detach().amax(dim=2, keepdim=True)).exp()  # of each round, [..., 1]
     y = (share * mixed).sum(2) / (share * total).sum(2)
     return y[:, :, :seq_len].to(v.dtype)
@@ -125,9 +125,9 @@ def _static_bias(num_chunks: int, chunk_size: int, like: Tensor) -> Tensor:
 
 def _rows(x: Tensor, order: Tensor) -> Tensor:
     """Rows of each group of x, `[groups, rows, width]`, in `order`, `[groups, rounds, rows]`."""
-    groups, num_rows = x.shape[:2]
+    groups, num_rows, width = x.shape
     index = order + num_rows * torch.arange(groups, device=x.device)[:, None, None]
-    return x.reshape(groups * num_rows, -1).index_select(0, index.flatten()).view(*order.shape, -1)
+    return x.reshape(groups * num_rows, width).index_select(0, index.flatten()).view(*order.shape, width)
 
 
 class _TakeRows(torch.autograd.Function):

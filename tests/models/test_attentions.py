@@ -76,11 +76,29 @@ def test_a_fully_padded_row_is_finite_and_harms_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_a_mask_of_numbers_is_refused(name: str) -> None:
+def test_a_mask_of_numbers_or_of_another_shape_is_refused(name: str) -> None:
     x = torch.randn(2, 10, DIM)
     for mask in (torch.ones(2, 10), torch.ones(2, 10, dtype=torch.long)):
         with pytest.raises(TypeError, match=r"expected torch.bool, True = padding"):
             layer(name)(x, padding_mask=mask)
+    for shape in ((1, 10), (2, 1), (10, 2)):
+        with pytest.raises(ValueError, match=r"expected \[2, 10\], as of x"):
+            layer(name)(x, padding_mask=torch.zeros(shape, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_batch_of_no_sequences(name: str) -> None:
+    x = torch.randn(0, 10, DIM, requires_grad=True)
+    y = layer(name)(x, padding_mask=torch.zeros(0, 10, dtype=torch.bool))
+    y.sum().backward()
+    assert y.shape == x.shape
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("sizes", [(0, 1, 4), (8, 0, 4), (8, 2, 0), (8, -2, 4)])
+def test_sizes_are_positive(name: str, sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="expected positive numbers"):
+        build_attention(name, *sizes)
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
