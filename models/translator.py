@@ -59,7 +59,7 @@ class Translator(nn.Module):
         self.decoder_blocks, self.decoder_norm = nn.ModuleList(decoder_blocks), nn.LayerNorm(dim)
 
     def forward(self, source: Tensor, source_mask: Tensor | None, target: Tensor) -> Tensor:
-        """source: `[batch, source_len]`; source_mask: the same, True = padding; target: `[batch, target_len]`.
+        """source: `[batch, source_len]`; source_mask: the same, True = padding, or None; target: `[batch, target_len]`.
 
         Returns logits of the token after each of the target's, `[batch, target_len, vocab_size]`.
         """
@@ -98,7 +98,7 @@ class Translator(nn.Module):
     def translate(
         self,
         source: Tensor,
-        source_mask: Tensor,
+        source_mask: Tensor | None,
         *,
         begin: int,
         end: int,
@@ -116,7 +116,8 @@ class Translator(nn.Module):
         with generating(self):
             hidden = self.encode(source, source_mask)
             # The hypotheses of one sentence share its memory, so that none has to be moved.
-            memories = self.remember(hidden.repeat_interleave(beam, 0), source_mask.repeat_interleave(beam, 0))
+            masks = None if source_mask is None else source_mask.repeat_interleave(beam, 0)
+            memories = self.remember(hidden.repeat_interleave(beam, 0), masks)
             tokens = source.new_full((batch * beam, 1), begin)
             scores = torch.full((batch, beam), -torch.inf, device=source.device)
             scores[:, 0] = 0.0  # all hypotheses are the same at first: extend one

@@ -66,6 +66,8 @@ def test_a_target_never_sees_its_future_and_a_source_no_padding(variant: str) ->
 def test_greedy_takes_the_likeliest_token_each_time(variant: str) -> None:
     model, (source, mask) = build(variant), sources(9, 4)
     found = model.translate(source, mask, begin=BEGIN, end=END, max_steps=10)
+    whole = model.translate(source[:1], None, begin=BEGIN, end=END, max_steps=10)  # a sentence without padding
+    assert [t for t in whole[0].tolist() if t] == [t for t in found[0].tolist() if t]
     for row in range(2):
         prefix = torch.tensor([[BEGIN]])
         for token in found[row].tolist():
