@@ -199,10 +199,11 @@ def bleu_of_sums(sums: NDArray[np.float64]) -> float:
 
 
 def _read_lines(file: Path) -> list[str]:
+    """The lines, which end with a line feed alone: a carriage return or a Unicode separator is part of a sentence."""
     try:
-        lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        lines = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError(f"{file} is not UTF-8 (byte {error.start}); convert it") from None
-    if "" in lines:
-        raise DataError(f"{file}: line {lines.index('') + 1} is empty; remove it in both languages")
+    if blank := next((number for number, line in enumerate(lines, 1) if not line.strip()), None):
+        raise DataError(f"{file}: line {blank} is empty; remove it in both languages")
     return lines

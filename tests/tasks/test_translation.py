@@ -56,6 +56,18 @@ def test_text_files_and_export_are_the_same_data(tmp_path: Path) -> None:
     assert load_dataset("mt", tmp_path / "out")[1] == fingerprint
 
 
+def test_sentences_end_with_their_line_alone(tmp_path: Path) -> None:
+    """Corpora from the web have carriage returns and separators within sentences."""
+    for split in PAIRS:
+        (tmp_path / f"{split}.en").write_bytes("\ufeffa\rb\r\nc\u2028d\x0ce\r\n".encode())
+        (tmp_path / f"{split}.de").write_bytes(b"a b\nc d e\n")
+    task = load_task("mt", tmp_path)
+    assert [decode(task.tokenizer, task.test.inputs[i]) for i in (0, 1)] == [
+        ["a\rb", "c\u2028d\x0ce"],
+        ["a b", "c d e"],
+    ]
+
+
 def test_long_pairs_are_not_trained_on_but_still_scored(tmp_path: Path) -> None:
     whole = load_task("mt", write_pairs(tmp_path))
     limit = int(whole.train.inputs[0].lengths.min())
@@ -141,7 +153,7 @@ def test_bad_text_files_are_named(tmp_path: Path) -> None:
         (tmp_path / f"{split}.de").write_text("eins\n")
     with pytest.raises(DataError, match="2 sources and 1 targets"):
         load_task("mt", tmp_path)
-    (tmp_path / "train.de").write_text("eins\n\nzwei\n")
+    (tmp_path / "train.de").write_text("eins\n \nzwei\n")
     with pytest.raises(DataError, match="line 2 is empty"):
         load_task("mt", tmp_path)
     (tmp_path / "train.de").write_bytes(b"\xff\xfe\n")
