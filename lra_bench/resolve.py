@@ -146,8 +146,9 @@ def resolve(
     sections: dict[str, dict[str, Any]] = {
         section: {**getattr(protocol, section), **for_task.get(section, {})} for section in SECTIONS
     }
-    # A protocol may shorten a task, not lengthen it.
-    sections["data"]["max_len"] = min(spec.max_len, sections["data"].get("max_len", spec.max_len))
+    max_len = sections["data"].setdefault("max_len", spec.max_len)
+    if isinstance(max_len, int):  # what is no number is refused below
+        sections["data"]["max_len"] = min(max_len, spec.max_len)  # a protocol may shorten a task, not lengthen it
     if extra := set(for_task) - set(sections):
         raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
     usual = {**entry.settings, **entry.protocols.get(protocol_name, {})}

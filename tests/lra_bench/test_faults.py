@@ -131,6 +131,7 @@ YAML = [
     ("protocols", HEAD + b"tasks: {listops: {}}\n", "no settings for task 'text'"),
     ("protocols", HEAD + b"tasks: {text: {trian: {}}}\n", "unknown section 'trian'"),
     ("protocols", QUICK.replace(b"steps: 500", b"steps: many"), "train.steps"),
+    ("protocols", QUICK.replace(b"max_len: 512", b"max_len: long"), "data.max_len"),
     ("protocols", b"!!python/object/apply:os.system ['touch owned']\n", "is not valid YAML"),
     ("models", b"", "valid dictionary"),
     ("models", RFA + b"settings: 3\n", "settings"),
