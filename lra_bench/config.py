@@ -26,7 +26,7 @@ class ConfigError(ValueError):
 
 
 class Section(BaseModel):
-    """Base of all configuration: frozen; unknown keys are refused, and what JSON cannot hold."""
+    """Base of all configuration: frozen; unknown keys are refused, and infinity, which a record cannot hold."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

@@ -95,13 +95,6 @@ def test_a_batch_of_no_sequences(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-@pytest.mark.parametrize("sizes", [(0, 1, 4), (8, 0, 4), (8, 2, 0), (8, -2, 4)])
-def test_sizes_are_positive(name: str, sizes: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="expected positive numbers"):
-        build_attention(name, *sizes)
-
-
-@pytest.mark.parametrize("name", ATTENTIONS)
 def test_state_dict_round_trip(name: str) -> None:
     torch.manual_seed(1)
     first = build_attention(name, dim=DIM, num_heads=HEADS, max_len=MAX_LEN).eval()

@@ -88,3 +88,9 @@ def test_wrong_names_and_values(name: str, settings: dict[str, object], message:
 def test_heads_must_divide_dim() -> None:
     with pytest.raises(ValueError, match="dim 10 is not divisible by num_heads 4"):
         build_attention("softmax", 10, 4, 16)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 4), (8, 0, 4), (8, 2, 0), (8, -2, 4)])
+def test_sizes_are_positive(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="expected positive numbers"):
+        build_attention("linformer", *sizes)
