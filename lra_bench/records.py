@@ -33,7 +33,7 @@ from tasks.files import atomic_path
 
 from .config import ConfigError, RunConfig
 from .machine import Code, Machine
-from .stats import wilson_interval
+from .stats import format_score, score_of_sums, wilson_interval
 
 SCHEMA_VERSION = 1
 
@@ -179,9 +179,14 @@ class Record(_Part):
     def _check_items(cls, result: Result | Score | None, info: ValidationInfo) -> Result | Score | None:
         if result and "data" in info.data:
             count = info.data["data"].test_size
-            result.items(count)
+            items = result.items(count)
             if isinstance(result, Result) and not math.isclose(result.accuracy, 100 * result.correct / count):
                 raise ValueError(f"{result.correct} of {count} are not {result.accuracy} %")
+            if items is not None:
+                with np.errstate(all="ignore"):  # a mean of nothing is no score either
+                    told = float(score_of_sums(items.sum(axis=0), result.metric))
+                if not math.isclose(told, result.score, rel_tol=1e-4, abs_tol=1e-6):
+                    raise ValueError(f"its test items make {format_score(told, result.metric)}, not {result.score}")
         return result
 
 
@@ -243,11 +248,14 @@ def pack_numbers(numbers: NDArray[np.float64]) -> str:
 
 
 def unpack_numbers(text: str, rows: int) -> NDArray[np.float64]:
-    """The `[rows, ...]` that `pack_numbers` packed. Raises ValueError for a text that has no such shape."""
+    """The `[rows, ...]` that `pack_numbers` packed. Raises ValueError for a text of another shape, or of no numbers."""
     packed = base64.b64decode(text, validate=True)
     if rows < 1 or len(packed) % (4 * rows):
         raise ValueError(f"{len(packed)} bytes are not the numbers of {rows} items")
-    return np.frombuffer(packed, "<f4").astype(np.float64).reshape(rows, -1)
+    numbers = np.frombuffer(packed, "<f4").astype(np.float64).reshape(rows, -1)
+    if not np.isfinite(numbers).all():
+        raise ValueError("not all of them are numbers")
+    return numbers
 
 
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:
@@ -294,7 +302,8 @@ def read_record(path: Path, schema: type[AnyRecord]) -> AnyRecord | None:
         return None
     except ValidationError as error:
         first = error.errors()[0]
-        reason = f"is not a valid record ({'.'.join(map(str, first['loc']))}: {first['msg'].lower()})"
+        message = first["msg"].removeprefix("Value error, ")
+        reason = f"is not a valid record ({'.'.join(map(str, first['loc']))}: {message[0].lower()}{message[1:]})"
     except (OSError, ValueError, RecursionError) as error:
         reason = f"cannot be read ({str(error).splitlines()[0]})"
     print(f"warning: {path} {reason}; it is left out", file=sys.stderr)

@@ -58,9 +58,11 @@ def format_score(score: float, metric: Metric) -> str:
 def score_of_sums(sums: NDArray[np.float64], metric: Metric) -> NDArray[np.float64]:
     """The metric of whole test sets from what their items add up to: `[..., summands]` -> `[...]`.
 
-    Of accuracy the summands are (right, 1), of language models (nats, tokens), of BLEU those of
-    `tasks.translation.bleu_items`.
+    Of accuracy the summands are (right, 1), of language models (nats, tokens), of BLEU the ten of
+    `tasks.translation.bleu_items`. Raises ValueError for another number of them.
     """
+    if sums.shape[-1] != (10 if metric == "BLEU" else 2):
+        raise ValueError(f"{sums.shape[-1]} summands are not those of {metric}")
     if metric == "BLEU":
         return np.apply_along_axis(bleu_of_sums, -1, sums)
     ratio = sums[..., 0] / sums[..., 1]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from lra_bench.records import (
 from lra_bench.report import write_report
 from lra_bench.stats import T95, bootstrap_scores, score_of_sums, seed_margin
 from lra_bench.tables import build_tables
+from tasks import Metric
 from tasks.translation import bleu, bleu_items
 
 from .test_cli import lra_bench
@@ -212,6 +214,38 @@ def test_items_that_are_not_of_the_test_set_make_no_record(
     told = capsys.readouterr().err
     assert "1600 bytes are not the numbers of 300 items" in told
     assert "125 bytes are not the bits of 90 examples" in told
+
+
+@pytest.mark.parametrize(
+    ("metric", "items", "message"),
+    [
+        ("bits per byte", [[7.0, 10.0]], "make 1.010 bits per byte, not 1.0"),
+        ("perplexity", [[7.0, 0.0]], "make inf perplexity, not 1.0"),
+        ("perplexity", [[7.0, 10.0, 3.0]], "3 summands are not those of perplexity"),
+        ("BLEU", [[7.0, 10.0]], "2 summands are not those of BLEU"),
+        ("BLEU", [[4, 3, 2, 1, 4, 3, 2, 1, 4, 4]], "make 100.0 BLEU, not 1.0"),
+        ("BLEU", [[np.inf] * 10], "not all of them are numbers"),
+    ],
+)
+def test_items_that_do_not_make_the_score_make_no_record(
+    make_record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], metric: Metric, items: Any, message: str
+) -> None:
+    result = Score(metric=metric, score=1.0, ci95=None, last_score=1.0, summands=pack_numbers(np.array(items)),
+                   validation_score=1.0, best_step=1)  # fmt: skip
+    write_record(tmp_path, make_record(test_size=1).model_copy(update={"result": result}))
+    assert read_records(tmp_path, Record) == []
+    assert message in capsys.readouterr().err
+
+
+def test_examples_that_do_not_make_the_accuracy_make_no_record(
+    make_record: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = scored(make_record, "rfa", np.arange(COUNT) % 2 == 0)
+    assert isinstance(record.result, Result)
+    others = record.result.model_copy(update={"right": pack_bits(np.arange(COUNT) % 4 == 0)})
+    write_record(tmp_path, record.model_copy(update={"result": others}))
+    assert read_records(tmp_path, Record) == []
+    assert "its test items make 25.0 %, not 50.0" in capsys.readouterr().err
 
 
 def test_command_line(make_record: Make, tmp_path: Path) -> None:
