@@ -256,7 +256,7 @@ def test_a_full_disk(reviews: Path, tmp_path: Path, size: int, code: int) -> Non
     command = ["bench", "--task", "text", "--models", "linear", "--data", reviews, "--out", out, *SETTINGS]
     command += ["--set", "model.dim=64"]
     if size > 1_000:
-        lra_bench("data", "describe", "text", "--data", reviews, "--out", tmp_path)  # prepares them
+        load_task("text", reviews, 64)  # prepares them
     done = subprocess.run(
         [sys.executable, "-m", "lra_bench", *map(str, command)],
         capture_output=True, text=True, preexec_fn=limited(size), timeout=120, check=False,
