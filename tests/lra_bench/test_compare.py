@@ -123,6 +123,24 @@ def test_pairs_show_what_intervals_do_not(make_record: Make) -> None:
     assert "the evidence does not suffice" in str(found)
 
 
+def test_without_pairs_intervals_are_put_together_as_newcombe_s_tenth_method(make_record: Make) -> None:
+    """9 of 10 less 3 of 10, the second of his examples (1998, table II), and the other way round."""
+    records = [make_record("rfa", 90.0, test_size=10), make_record("softmax", 30.0, test_size=10)]
+    (found,) = compare(build_tables(records), "rfa", "softmax")
+    assert found.difference.interval == pytest.approx((17.05, 80.90), abs=0.01)
+    (found,) = compare(build_tables(records), "softmax", "rfa")
+    assert found.difference.interval == pytest.approx((-80.90, -17.05), abs=0.01)
+
+
+def test_models_that_answer_alike_tie(make_record: Make) -> None:
+    """Exact attentions do: the interval of their difference is the point 0."""
+    right = np.arange(COUNT) % 3 > 0
+    (table,) = build_tables([scored(make_record, model, right) for model in ("softmax", "sdpa")])
+    assert [table.rank(entry) for entry in table.entries] == ["1=", "1="]
+    (found,) = compare([table], "softmax", "sdpa")
+    assert (found.difference.interval, found.better) == ((0.0, 0.0), None)
+
+
 def test_seeds_are_averaged_example_by_example(make_record: Make) -> None:
     # Each seed gets other examples right, but as many: the seeds do not differ, and the examples' noise shrinks.
     pairs = [nearly_the_same(np.random.default_rng(2)) for _ in range(3)]

@@ -46,6 +46,12 @@ def test_seeds_are_aggregated_and_items_not_counted_twice(make_record: Callable[
     assert row["accuracy_ci95"] == single["accuracy_ci95"]
 
 
+def test_curves_are_of_the_seeds_that_were_validated(make_record: Callable[..., Record]) -> None:
+    stopped = make_record(accuracy=None, seed=2, status="interrupted").model_copy(update={"validation_curve": []})
+    ((entry,),) = (table.entries for table in build_tables([make_record(seed=0), make_record(seed=1), stopped]))
+    assert entry.learning_curve == [(100, 55.5, 55.0, 56.0), (200, 60.5, 60.0, 61.0)]
+
+
 def test_ties_are_printed_as_ties(make_record: Callable[..., Record]) -> None:
     near = [make_record("softmax", 60.0), make_record("sdpa", 60.5), make_record("rfa", 55.0)]
     assert ranks(near) == {"softmax": "1=", "sdpa": "1=", "rfa": "3"}
