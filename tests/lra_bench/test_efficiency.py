@@ -211,6 +211,17 @@ def test_tables_and_pictures_with_holes(make_profile: Callable[..., ProfileRecor
     assert write_efficiency_plots(tmp_path, build_groups([make_profile("rfa", 64, None)])) == []
 
 
+def test_only_beside_softmax_at_their_lengths_are_published_ratios(
+    make_profile: Callable[..., ProfileRecord], tmp_path: Path
+) -> None:
+    def heading(*records: ProfileRecord) -> bool:
+        return "### Relative to softmax" in write_efficiency(tmp_path, build_groups(records))
+
+    assert heading(make_profile("softmax", 1024, 50.0), make_profile("rfa", 1024, 10.0))
+    assert not heading(make_profile("rfa", 1024, 10.0))
+    assert not heading(make_profile("softmax", 512, 50.0), make_profile("rfa", 512, 10.0))
+
+
 def test_few_lengths_have_numbers_beside_them_too(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
     """Between 31 and 35 there is no power of ten, nor between 310 and 480."""
     records = [make_profile("rfa", 64, 31.0, 310.0), make_profile("softmax", 64, 35.0, 480.0)]
