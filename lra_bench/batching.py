@@ -63,7 +63,7 @@ class DeviceSplit:
         self.split, self._device, self._trim, self._multiple = split, device, trim, multiple
         self._max_lens = (max_len,) * len(split.inputs) if isinstance(max_len, int) else max_len
         stores = {id(s.tokens): s.tokens for s in split.inputs}
-        self.resident = _fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
+        self.resident = fits(sum(t.nbytes for t in stores.values()), device) if resident is None else resident
         home = device if self.resident else torch.device("cpu")
         # One token more than there are, so that even a set of nothing but empty sequences can be gathered from.
         tokens = {key: torch.from_numpy(np.append(t, t.dtype.type(0))).to(home) for key, t in stores.items()}
@@ -105,7 +105,8 @@ class DeviceSplit:
         return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
 
 
-def _fits(size: int, device: torch.device) -> bool:
+def fits(size: int, device: torch.device) -> bool:
+    """Whether so many bytes of tokens are to lie on the device: on a card, where much of its memory is left."""
     return device.type != "cuda" or size < torch.cuda.mem_get_info(device)[0] // 4
 
 

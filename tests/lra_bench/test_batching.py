@@ -1,11 +1,12 @@
 """Batches from packed arrays, and the order of training."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lra_bench.batching import LENGTH_MULTIPLE, Batch, DeviceSplit, TrainingOrder
+from lra_bench.batching import LENGTH_MULTIPLE, Batch, DeviceSplit, TrainingOrder, fits
 from tasks import PackedSequences, Split
 
 
@@ -94,3 +95,11 @@ def test_evaluation_order_covers_everything_once() -> None:
     data = DeviceSplit(Split((packed,), np.zeros(5, np.int64)), 16, torch.device("cpu"))
     batches = data.by_length(2)
     assert [b.tolist() for b in batches] == [[1, 3], [0, 4], [2]]
+
+
+def test_data_stay_on_a_card_where_they_take_less_than_a_quarter_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: (4_000, 9_000))
+    assert [fits(size, torch.device("cuda")) for size in (999, 1_000)] == [True, False]
+    assert fits(10**15, torch.device("cpu"))

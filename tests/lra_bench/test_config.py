@@ -36,19 +36,35 @@ def test_cards_without_bf16_calculate_in_fp32(
     assert resolve("text", "rfa", "compact", device="cuda", overrides=overrides).train.precision == "bf16"
 
 
-def test_protocols_hold_the_published_numbers() -> None:
+@pytest.mark.parametrize(
+    ("protocol", "task", "numbers"),
+    [
+        ("compact", "text", (2, 64, 2, 128, 4_000, 20_000, 8_000, 2)),
+        ("compact", "listops", (2, 64, 2, 128, 2_000, 5_000, 1_000, 2)),
+        ("compact", "retrieval", (2, 64, 2, 128, 4_000, 30_000, 800, 2)),
+        ("lra", "text", (4, 256, 4, 1024, 4_000, 20_000, 8_000, 2)),
+        ("lra", "listops", (4, 512, 8, 1024, 2_000, 5_000, 1_000, 2)),
+        ("lra", "retrieval", (4, 128, 4, 512, 4_000, 5_000, 8_000, 3)),
+        ("paper", "wikitext103", (16, 1024, 8, 4096, 512, 150_000, 6_000, 2)),
+        ("paper", "mt", (6, 512, 8, 2048, 128, 20_000, 4_000, 2)),
+    ],
+)
+def test_protocols_hold_the_published_numbers(protocol: str, task: str, numbers: tuple[int, ...]) -> None:
+    run = resolve(task, "rfa", protocol)
+    model, train = run.model, run.train
+    sizes = (model.num_layers, model.dim, model.num_heads, model.mlp_dim, run.data.max_len)
+    assert (*sizes, train.steps, train.warmup, model.head_layers) == numbers
+    assert (train.batch_size, train.average) == {"mt": (256, 10), "wikitext103": (64, 0)}.get(task, (32, 0))
+    assert (run.evaluation.beam, run.evaluation.length_penalty) == (4, 0.6)
+
+
+def test_protocols_train_as_published() -> None:
     compact, lra = resolve("text", "rfa", "compact"), resolve("text", "rfa", "lra")
-    assert (compact.train.steps, compact.train.warmup, compact.data.max_len) == (20_000, 8_000, 4_000)
-    assert (compact.model.dim, compact.model.num_heads, compact.model.num_layers, compact.model.mlp_dim) == (
-        64,
-        2,
-        2,
-        128,
-    )
-    assert (compact.train.lr, compact.model.pooling, compact.train.batch_size) == (1e-4, "mean", 32)
+    assert (compact.train.lr, compact.model.pooling, compact.train.schedule) == (1e-4, "mean", "linear")
+    assert (compact.train.betas, compact.train.weight_decay, compact.model.attention_dropout) == ((0.9, 0.999), 0, 0.1)
     assert (lra.train.lr, lra.train.betas, lra.train.eps, lra.train.weight_decay) == (0.05, (0.9, 0.98), 1e-9, 0.1)
-    assert (lra.model.dim, lra.model.num_heads, lra.model.num_layers, lra.model.mlp_dim) == (256, 4, 4, 1024)
     assert (lra.model.pooling, lra.model.positions, lra.model.attention_bias) == ("cls", "sinusoidal", False)
+    assert [run.train.group_by_length for run in (compact, lra)] == [False, False]
 
 
 def test_a_protocol_does_not_lengthen_a_task(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
@@ -46,6 +47,31 @@ def test_learns(task: Task, tmp_path: Path, model: str) -> None:
     assert tested.value == 100 * tested.correct / 60
     assert unpack_bits(tested.right, 60).sum() == tested.correct
     assert t.progress.loss_curve[0][1] > 0.5 > t.progress.loss_curve[-1][1]
+    assert t.epochs == 80 / (160 // 8)
+
+
+def test_batches_are_of_like_lengths_where_that_is_asked_for(task: Task, tmp_path: Path) -> None:
+    lengths, spread = task.train.total_lengths(), {}
+    for grouped in (False, True):
+        t = trainer(tiny(train__group_by_length=grouped), task, tmp_path / "c.pt")
+        spread[grouped] = sum(int(np.ptp(lengths[t.order[step]])) for step in range(t.order.steps_per_epoch))
+    assert spread[True] < spread[False] / 2
+
+
+def test_only_what_is_recorded_is_evaluated_as_final(task: Task, tmp_path: Path) -> None:
+    """Of translations the final evaluation is a beam search, and alone keeps what each item adds."""
+    t = trainer(tiny(), task, tmp_path / "c.pt")
+    evaluate, seen = t.objective.evaluate, []
+
+    def noting(model: Any, data: Any, accelerator: Any, final: bool) -> Any:
+        seen.append((data is t.test_data, final))
+        return evaluate(model, data, accelerator, final)
+
+    t.objective.evaluate = noting  # type: ignore[method-assign]
+    t.fit()
+    t.progress.best_step = 4  # so that the last weights are tested besides
+    t.test()
+    assert seen == [(False, False)] * 3 + [(True, True)] * 2
 
 
 def test_same_seed_same_numbers_other_seed_others(task: Task, tmp_path: Path) -> None:
@@ -79,6 +105,7 @@ def test_interrupted_and_resumed_is_bit_equal(task: Task, tmp_path: Path, stop_a
     with pytest.raises(KeyboardInterrupt):
         first.fit()
     assert first.progress.step == count == stop_at + 1
+    assert 0 < first.progress.seconds < 60
     saved = [p for p in (tmp_path / "broken.pt", previous(tmp_path / "broken.pt")) if p.exists()]
     steps = [torch.load(path, weights_only=True)["progress"]["step"] for path in saved]
     assert steps == [step for step in (count, (count - 1) // 4 * 4) if step]  # two states, not one twice
