@@ -185,7 +185,7 @@ class Record(_Part):
             if items is not None:
                 with np.errstate(all="ignore"):  # a mean of nothing is no score either
                     told = float(score_of_sums(items.sum(axis=0), result.metric))
-                if not math.isclose(told, result.score, rel_tol=1e-4, abs_tol=1e-6):
+                if not math.isclose(told, result.score, rel_tol=1e-5, abs_tol=1e-6):
                     raise ValueError(f"its test items make {format_score(told, result.metric)}, not {result.score}")
         return result
 
