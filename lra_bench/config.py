@@ -19,6 +19,10 @@ from pydantic import (
 
 # torch.compile's mode in which the compiled blocks are replayed as CUDA graphs.
 CUDA_GRAPHS: Literal["reduce-overhead"] = "reduce-overhead"
+# Compiling a step costs up to a minute and then saves 1 to 4 microseconds a token on two CPU cores.
+COMPILE_FROM_TOKENS = 20_000_000
+# How a step is compiled: on a card as CUDA graphs, since launching its kernels takes longer than many a step itself.
+COMPILED: dict[str, bool | Literal["reduce-overhead"]] = {"cpu": True, "cuda": CUDA_GRAPHS}
 
 
 class ConfigError(ValueError):
@@ -77,7 +81,7 @@ class TrainConfig(Section):
     changes the batches; label_smoothing: share of a target's probability spread over all tokens, in translation;
     average: test the mean of the weights at the last so many validations, in place of the best one's; precision: auto
     is bf16 on a GPU that has it; compile: torch.compile, or its mode reduce-overhead, which replays the compiled blocks
-    as CUDA graphs; auto is one of them where a run is long enough to win the time back (see lra_bench/resolve.py).
+    as CUDA graphs; auto is one of them where a run is long enough to win the time back (see RunConfig.usual_compile).
     """
 
     steps: PositiveInt
@@ -139,7 +143,7 @@ class AttentionConfig(Section):
 class RunConfig(Section):
     """One cell of a benchmark, fully resolved.
 
-    overrides: the protocol settings that --set changed, in words; data_source: what --data said; plugins: files.
+    overrides: the protocol settings that --set named, in words; data_source: what --data said; plugins: files.
     """
 
     task: str
@@ -158,9 +162,28 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @property
+    def usual_compile(self) -> bool | Literal["reduce-overhead"]:
+        """What train.compile=auto comes to: every model of a long run compiled alike, never some of a table.
+
+        Compiled batches have one shape, the full length. Where they are grouped by length, that padding costs more than
+        compiling saves.
+        """
+        tokens = self.train.steps * self.train.batch_size * self.data.max_len
+        pays = tokens >= COMPILE_FROM_TOKENS and not self.train.group_by_length
+        return COMPILED[self.device] if pays else False
+
+    @property
+    def changed(self) -> str:
+        """`overrides` without a train.compile that only says what would be so by itself: it makes no other protocol."""
+        words = self.overrides.split(" ")
+        if self.train.compile == self.usual_compile:
+            words = [word for word in words if not word.startswith("train.compile=")]
+        return " ".join(words)
+
+    @property
     def protocol_label(self) -> str:
         """The protocol and what --set changed of it, in words."""
-        return f"{self.protocol} with {self.overrides}" if self.overrides else self.protocol
+        return f"{self.protocol} with {self.changed}" if self.changed else self.protocol
 
     @property
     def batch_label(self) -> str:

@@ -134,7 +134,7 @@ def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
 
     def group_key(r: ProfileRecord) -> tuple[object, ...]:
         c = r.config
-        return c.task, c.protocol, c.overrides, c.train.batch_size, c.device, r.machine.label, str(c.train.compile)
+        return c.task, c.protocol, c.changed, c.train.batch_size, c.device, r.machine.label, how_asked(c)
 
     def cell_key(r: ProfileRecord) -> tuple[object, ...]:
         return *group_key(r), r.config.data.max_len, r.mode, label(r)
@@ -172,7 +172,7 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
         "reason": r.reason,
         "task": c.task,
         "protocol": c.protocol,
-        "overrides": c.overrides,
+        "overrides": c.changed,
         "settings": c.attention.changed,
         "batch_size": c.train.batch_size,
         "threads": r.machine.threads,

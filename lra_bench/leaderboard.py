@@ -54,7 +54,7 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         "task": r.config.task,
         "dataset": r.data.dataset,
         "protocol": r.config.protocol,
-        "overrides": r.config.overrides,
+        "overrides": r.config.changed,
         "model": r.config.model_name,
         "settings": entry.settings,
         "rank": table.rank(entry),

@@ -103,7 +103,7 @@ def build_overviews(tables: Iterable[Table]) -> list[Overview]:
 
     def key(table: Table) -> tuple[str, ...]:
         config = table.first.config
-        return config.protocol, config.overrides, config.device, table.first.machine.label
+        return config.protocol, config.changed, config.device, table.first.machine.label
 
     eligible = [t for t in tables if any(e.metric == "accuracy" for e in t.entries) and not t.synthetic]
     groups = [tuple(group) for _, group in groupby(sorted(eligible, key=key), key=key)]

@@ -36,9 +36,9 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
-    from .config import ConfigError
+    from .config import COMPILED, ConfigError
     from .profile_grid import profile_lengths
-    from .resolve import COMPILED, parse_overrides
+    from .resolve import parse_overrides
     from .results_cli import show_efficiency
 
     parts = split(lengths)
@@ -69,6 +69,8 @@ def profile(
     configs = [
         config.model_copy(
             update={
+                # How steps run is in the title of a table in any case, whichever option said it.
+                "overrides": " ".join(w for w in config.overrides.split(" ") if not w.startswith("train.compile=")),
                 "data": config.data.model_copy(update={"max_len": int(part)}),
                 "train": config.train.model_copy(update=training),
             }

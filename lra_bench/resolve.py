@@ -13,18 +13,13 @@ from pydantic import BaseModel, ValidationError
 from tasks import Kind
 
 from . import ROOT
-from .config import CUDA_GRAPHS, SECTIONS, AttentionConfig, ConfigError, RunConfig
+from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig
 from .machine import has_bf16
 
 CONFIGS = ROOT / "configs"
 
 # Changing these cannot change a result, so they do not make a protocol another one.
 NEUTRAL_SETTINGS = frozenset({"train.checkpoint_every"})
-
-# Compiling a step costs up to a minute and then saves 1 to 4 microseconds a token on two CPU cores.
-COMPILE_FROM_TOKENS = 20_000_000
-# How a step is compiled: on a card as CUDA graphs, since launching its kernels takes longer than many a step itself.
-COMPILED: dict[str, Any] = {"cpu": True, "cuda": CUDA_GRAPHS}
 
 
 class Protocol(BaseModel, extra="forbid", frozen=True):
@@ -151,6 +146,9 @@ def resolve(
         sections["data"]["max_len"] = min(max_len, spec.max_len)  # a protocol may shorten a task, not lengthen it
     if extra := set(for_task) - set(sections):
         raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
+    precision = "bf16" if device == "cuda" and has_bf16() else "fp32"
+    if sections["train"].get("precision", "auto") == "auto":
+        sections["train"]["precision"] = precision
     usual = {**entry.settings, **entry.protocols.get(protocol_name, {})}
     settings = dict(usual)
     changed = []
@@ -159,11 +157,11 @@ def resolve(
         if section == "attention":
             settings[name] = value
             continue
+        if (key, value) == ("train.precision", "auto"):
+            value = precision
         if sections[section].get(name) != value and key not in NEUTRAL_SETTINGS:
             changed.append(_as_typed(key, value))
         sections[section][name] = value
-    if sections["train"].get("precision", "auto") == "auto":
-        sections["train"]["precision"] = "bf16" if device == "cuda" and has_bf16() else "fp32"
     try:
         checked = check_settings(entry.attention, settings)
         across = check_settings(entry.attention, {**settings, **entry.cross}) if spec.kind == "translation" else {}
@@ -186,7 +184,9 @@ def resolve(
             **sections,  # type: ignore[arg-type]
         )
         _check_carried(run)
-        return _decide_compile(run)
+        if run.train.compile != "auto":
+            return run
+        return run.model_copy(update={"train": run.train.model_copy(update={"compile": run.usual_compile})})
     except UnknownAttention as error:
         raise ConfigError(str(error)) from None
     except ValidationError as error:
@@ -232,20 +232,6 @@ def _check_carried(run: RunConfig) -> None:
         )
     if run.evaluation.carry_state and (run.data.validation_items or run.data.test_items):
         raise ConfigError("evaluation.carry_state reads whole splits; set data.validation_items and test_items to null")
-
-
-def _decide_compile(run: RunConfig) -> RunConfig:
-    """`run` with train.compile settled: auto compiles every model of a long run alike, never some of a table.
-
-    Compiled batches have one shape, the full length. Where they are grouped by length, that padding costs more than
-    compiling saves.
-    """
-    if run.train.compile != "auto":
-        return run
-    tokens = run.train.steps * run.train.batch_size * run.data.max_len
-    pays = tokens >= COMPILE_FROM_TOKENS and not run.train.group_by_length
-    settled = run.train.model_copy(update={"compile": COMPILED[run.device] if pays else False})
-    return run.model_copy(update={"train": settled})
 
 
 def _setting_names() -> list[str]:

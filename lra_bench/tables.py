@@ -161,7 +161,7 @@ class Table:
     def slug(self) -> str:
         """For file names. What a person did not name (changed settings, which card, which bytes) is hashed into it."""
         r = self.first
-        rest = f"{r.config.overrides} {r.machine.label} {r.data.fingerprint}"
+        rest = f"{r.config.changed} {r.machine.label} {r.data.fingerprint}"
         text = f"{r.config.task}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
@@ -282,7 +282,7 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
 
 def _table_key(r: Record) -> tuple[str, ...]:
     c = r.config
-    return (c.task, r.data.dataset, c.protocol, c.overrides, c.device, r.machine.label, r.data.fingerprint)
+    return (c.task, r.data.dataset, c.protocol, c.changed, c.device, r.machine.label, r.data.fingerprint)
 
 
 def _entry_key(r: Record) -> tuple[str, str]:

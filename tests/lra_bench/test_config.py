@@ -82,6 +82,15 @@ def test_overrides_are_named_unless_they_change_nothing() -> None:
     assert changed.overrides == "train.steps=7"
     same = resolve("text", "rfa", "quick", overrides={"train.steps": plain.train.steps, "train.checkpoint_every": 1})
     assert same.overrides == ""
+    as_it_would_be = {"train.precision": "fp32", "train.compile": False}
+    for overrides in as_it_would_be, dict.fromkeys(as_it_would_be, "auto"):
+        again = resolve("text", "rfa", "quick", overrides=overrides)
+        assert (again.changed, again.protocol_label, again.digest("f")) == ("", "quick", plain.digest("f"))
+    other = resolve("text", "rfa", "quick", overrides={"train.precision": "bf16", "train.compile": True})
+    assert other.protocol_label == "quick with train.compile=true train.precision=bf16"
+    graphs = {"train.compile": "reduce-overhead", "train.steps": 9_000}
+    assert resolve("text", "rfa", "compact", device="cuda", overrides=graphs).changed == "train.steps=9000"
+    assert resolve("mt", "rfa", "compact", device="cuda", overrides=graphs).changed.startswith("train.compile=reduce")
 
 
 def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
