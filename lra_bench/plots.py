@@ -253,7 +253,7 @@ def _step_time(axes: Axes, table: Table) -> bool:
         spread = (entry.profiled("step_time_iqr_ms") or 0.0) / 2
         axes.barh(row, time, xerr=spread, color=_colour(table, entry), height=0.6, capsize=3)
         axes.annotate(
-            f"{time:,.0f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9
+            f"{time:,.1f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9
         )
     style(axes)
     axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
