@@ -34,6 +34,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno and error.filename is None:
+            error.filename = str(path)  # a full disk does not say what it has no room for
         raise
