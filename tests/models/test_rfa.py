@@ -50,12 +50,14 @@ def test_linear_form_equals_the_quadratic_formula(queries: int, keys: int) -> No
     )
 
 
-def test_layer_equals_the_quadratic_formula_from_the_same_features() -> None:
-    layer = build().eval()
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_layer_equals_the_quadratic_formula_from_the_same_features(temperature: float) -> None:
+    layer = build(temperature=temperature).eval()
+    torch.nn.init.uniform_(layer.sigma, 0.5, 1.5)
     x = torch.randn(2, 40, 32)
     mask = torch.arange(40) >= torch.tensor([40, 13])[:, None]
     q, k, v = layer.qkv_proj(x).view(2, 40, 3, 4, 8).permute(2, 0, 3, 1, 4)
-    w = layer.pool[:4] * layer.sigma
+    w = layer.pool[:4] * layer.sigma / temperature
     phi_q, phi_k = (gaussian_features(u / (u.norm(dim=-1, keepdim=True) + 1e-3), w) for u in (q, k))
     weights = (phi_q @ phi_k.transpose(-1, -2)).masked_fill(mask[:, None, None], 0.0)
     mixed = weights @ v / weights.sum(-1, keepdim=True)
@@ -93,6 +95,13 @@ def test_denominator_near_zero_is_guarded_and_passes_no_gradient() -> None:
     out.sum().backward()
     # Through the numerator only: d(phi_q / eps).
     torch.testing.assert_close(phi_q.grad, torch.tensor([[[[10.0, 0.0]]]]))
+
+
+def test_the_guard_leaves_the_farthest_single_key_alone() -> None:
+    k = F.normalize(torch.randn(1, 1, 1, 8), dim=-1)
+    w, v = torch.randn(1, 16384, 8), torch.randn(1, 1, 1, 8)
+    out = linear_attention(gaussian_features(-k, w), gaussian_features(k, w), v)
+    torch.testing.assert_close(out, v, atol=1e-4, rtol=1e-3)
 
 
 def test_padded_keys_vanish_from_the_denominator_too() -> None:
@@ -144,6 +153,14 @@ def test_pool_is_saved_and_is_not_a_parameter() -> None:
     softmax = build_attention("softmax", dim=32, num_heads=4, max_len=64)
     extra = sum(p.numel() for p in layer.parameters()) - sum(p.numel() for p in softmax.parameters())
     assert extra == layer.sigma.numel() == 32
+    assert layer.sigma.requires_grad
+
+
+def test_rows_of_an_orthogonal_pool_are_so_in_blocks_of_head_dim() -> None:
+    for orthogonal in (False, True):
+        blocks = F.normalize(build(orthogonal=orthogonal, num_features=16).pool.view(500, 2, 8, 8), dim=-1)
+        overlap = (blocks @ blocks.transpose(-1, -2) - torch.eye(8)).abs().max().item()
+        assert (overlap < 1e-5) is orthogonal
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_linformer_layerwise_has_one_projection_for_all_layers() -> None:
     assert len(projections) == 1
 
 
-@pytest.mark.parametrize("num_features", [16, 100, 512])
+@pytest.mark.parametrize("num_features", [1, 16, 100, 512])
 def test_rfa_has_the_width_asked_for(num_features: int) -> None:
     layer = build_attention("rfa", 32, 4, 64, num_features=num_features, orthogonal=True)
     assert layer.pool.shape == (500, num_features, 8)
@@ -126,6 +126,7 @@ def test_performer_relu_kernel_runs_and_ignores_padding() -> None:
 def test_rfa_arccos_is_the_quadratic_formula(orthogonal: bool) -> None:
     layer = build_attention("rfa", 32, 4, 64, kernel="arccos", orthogonal=orthogonal).eval()
     assert isinstance(layer, RandomFeatureAttention)
+    torch.nn.init.uniform_(layer.sigma, 0.5, 1.5)
     q, k, v = heads(layer, X)
     w = layer.pool[:4] * layer.sigma
     phi_q, phi_k = (arccos_features(u / (u.norm(dim=-1, keepdim=True) + 1e-3), w) for u in (q, k))
