@@ -8,6 +8,8 @@ from models import MultiHeadAttention, build_attention, build_decoder, list_atte
 from models.ops.causal_linear_attention import LinearState
 from models.ops.softmax_attention import KeyValues
 
+from .shaken import shaken
+
 DIM, HEADS, MAX_LEN = 16, 2, 40
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "softmax": ("softmax", {}),
@@ -144,11 +146,11 @@ def test_variants_without_a_causal_form_say_so() -> None:
 def test_generation_is_the_argmax_of_the_whole_pass(variant: str) -> None:
     torch.manual_seed(0)
     name, settings = VARIANTS[variant]
-    model = build_decoder(name, vocab_size=11, max_len=30, dim=DIM, num_heads=HEADS, mlp_dim=16, **settings)
-    model.eval().double()
+    model = shaken(build_decoder(name, vocab_size=11, max_len=30, dim=DIM, num_heads=HEADS, mlp_dim=16, **settings))
     prompt = torch.randint(11, (3, 4))
     tokens = model.generate(prompt, steps=20)
     assert tokens.shape == (3, 24)
+    assert (tokens[:, 4:] != tokens[:, 3:-1]).any(dim=1).all()
     assert torch.equal(tokens[:, :4], prompt)
     logits, _ = model(tokens)
     assert torch.equal(logits[:, 3:-1].argmax(-1), tokens[:, 4:])

@@ -20,6 +20,12 @@ def test_shapes_with_and_without_cls() -> None:
     assert out_mask.shape == (2, 8)
 
 
+def test_a_classifier_has_a_cls_token_where_it_reads_one() -> None:
+    for pooling in ("mean", "cls"):
+        model = build_classifier("softmax", vocab_size=10, num_classes=2, max_len=8, pooling=pooling)  # type: ignore[arg-type]
+        assert (model.encoder.cls is not None) is (pooling == "cls")
+
+
 def test_full_length_fits_with_cls_and_longer_is_refused() -> None:
     encoder = build_encoder("softmax", vocab_size=10, max_len=8, cls_token=True)
     encoder(torch.ones(1, 8, dtype=torch.long))

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from models import Translator, build_translator
 
+from .shaken import shaken
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
     "sdpa": {"attention": "sdpa"},
@@ -22,12 +24,11 @@ BEGIN, END = 1, 2
 
 
 def build(variant: str, vocab_size: int = 13) -> Translator:
-    torch.manual_seed(3)
     settings = dict(VARIANTS[variant])
     model = build_translator(
         settings.pop("attention"), vocab_size=vocab_size, max_len=24, dim=16, num_heads=2, mlp_dim=16, **settings
     )
-    return model.eval().double()
+    return shaken(model)
 
 
 def sources(*lengths: int) -> tuple[Tensor, Tensor]:
@@ -79,6 +80,23 @@ def test_greedy_takes_the_likeliest_token_each_time(variant: str) -> None:
             prefix = torch.cat((prefix, torch.tensor([[token]])), dim=1)
 
 
+@each_variant
+@pytest.mark.parametrize("beam", [1, 4])
+def test_nothing_follows_an_end(variant: str, beam: int) -> None:
+    model, (source, mask) = build(variant), sources(9, 4, 6)
+    options = {"begin": BEGIN, "max_steps": 10, "beam": beam}
+    endless = model.translate(source, mask, end=-1, **options)
+    end = int(endless[0, 4])
+    found = model.translate(source, mask, end=end, **options)
+    ends = (found == end).cumsum(dim=1)
+    assert ends.max() == 1
+    assert (found[(ends == 1) & (found != end)] == 0).all()
+    if beam == 1:
+        for row, tokens in enumerate(endless.tolist()):
+            length = tokens.index(end) + 1 if end in tokens else len(tokens)
+            assert [t for t in found[row].tolist() if t] == tokens[:length]
+
+
 def log_probability(model: Translator, source: Tensor, mask: Tensor, tokens: tuple[int, ...]) -> float:
     target = torch.tensor([[BEGIN, *tokens]])
     logits = model(source, mask, target)[0].log_softmax(-1)
@@ -86,18 +104,21 @@ def log_probability(model: Translator, source: Tensor, mask: Tensor, tokens: tup
 
 
 @pytest.mark.parametrize("variant", ["softmax", "rfa", "rfa-gate"])
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 8.0])
 def test_a_beam_that_holds_everything_finds_the_best(variant: str, length_penalty: float) -> None:
     model, (source, mask) = build(variant, vocab_size=13), sources(5)
     steps = 2
+    # What is likeliest at once is the end, so that it depends on the penalty whether a longer one is better.
+    end = int(model.translate(source, mask, begin=BEGIN, end=-1, max_steps=1))
     # Everything that ends within two tokens, and everything that does not end.
-    ending = [(END,)] + [(t, END) for t in range(1, 13) if t != END]
-    unfinished = [c for c in itertools.product(range(1, 13), repeat=steps) if END not in c]
+    ending = [(end,)] + [(t, end) for t in range(1, 13) if t != end]
+    unfinished = [c for c in itertools.product(range(1, 13), repeat=steps) if end not in c]
     candidates = ending + unfinished
     scored = {c: log_probability(model, source, mask, c) / len(c) ** length_penalty for c in candidates}
     best = max(scored, key=lambda c: scored[c])
+    assert len(best) == (2 if length_penalty == 8.0 else 1)
     found = model.translate(
-        source, mask, begin=BEGIN, end=END, max_steps=steps, beam=150, length_penalty=length_penalty
+        source, mask, begin=BEGIN, end=end, max_steps=steps, beam=150, length_penalty=length_penalty
     )
     assert tuple(t for t in found[0].tolist() if t) == best
 

@@ -1,7 +1,8 @@
-"""Linear transformer, Linformer, Performer and RFA's options, against plain formulas."""
+"""Options of the linear transformer, Linformer, Performer, Reformer and RFA, against plain formulas."""
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from models import build_attention, build_encoder
 from models.attention.linformer import LinformerAttention
@@ -30,6 +31,13 @@ def test_linear_transformer_is_the_quadratic_formula() -> None:
     q, k, v = heads(layer, X)
     expected = linear_attention_naive(elu_features(q), elu_features(k), v, MASK, eps=1e-6)
     torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+def test_linear_transformer_returns_a_single_key_however_faint() -> None:
+    layer = build_attention("linear", 32, 4, 64)
+    v = torch.randn(1, 4, 1, 8)
+    faint = torch.full((1, 4, 1, 8), -2.0)
+    torch.testing.assert_close(layer.attend(faint, faint, v, None), v, atol=1e-5, rtol=1e-4)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("sharing", ["none", "key-value"])
@@ -90,6 +98,29 @@ def test_performer_is_the_quadratic_formula_from_the_same_features() -> None:
     phi_k = positive_features(k, layer.projection, MASK, per_row=False)
     expected = linear_attention_naive(phi_q, phi_k, v, MASK, eps=1e-6)
     torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("orthogonal", [False, True])
+def test_rows_of_performer_are_orthogonal_in_blocks_of_head_dim(orthogonal: bool) -> None:
+    layer = build_attention("performer", 32, 4, 64, num_features=16, orthogonal=orthogonal)
+    blocks = F.normalize(layer.projection.view(2, 8, 8), dim=-1)  # type: ignore[operator, union-attr]
+    overlap = (blocks @ blocks.transpose(-1, -2) - torch.eye(8)).abs().max().item()
+    assert (overlap < 1e-5) is orthogonal
+
+
+def test_buckets_of_reformer_fill_chunks_unless_their_number_is_said() -> None:
+    def buckets(max_len: int, **settings: int) -> int:
+        layer = build_attention("reformer", 32, 4, max_len, **settings)
+        assert layer.qkv_proj.out_features == 64  # type: ignore[union-attr]  # one projection for queries and keys
+        return 2 * layer.rotations.shape[-1]  # type: ignore[union-attr, operator]
+
+    assert buckets(4096) == 64  # chunks of 64
+    assert buckets(4097) == 66
+    assert buckets(4096, chunk_size=32) == 128
+    assert buckets(4096, num_buckets=6) == 6
+    for wrong in (3, -2):
+        with pytest.raises(ValueError, match=f"num_buckets is {wrong}; expected an even number"):
+            buckets(64, num_buckets=wrong)
 
 
 def test_performer_redraws_by_the_count_of_passes_which_is_saved() -> None:
