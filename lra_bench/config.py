@@ -140,6 +140,11 @@ class AttentionConfig(Section):
     changed: str = ""
 
 
+def without_compile(overrides: str) -> str:
+    """What --set named, in words, but for train.compile."""
+    return " ".join(word for word in overrides.split(" ") if not word.startswith("train.compile="))
+
+
 class RunConfig(Section):
     """One cell of a benchmark, fully resolved.
 
@@ -175,10 +180,7 @@ class RunConfig(Section):
     @property
     def changed(self) -> str:
         """`overrides` without a train.compile that only says what would be so by itself: it makes no other protocol."""
-        words = self.overrides.split(" ")
-        if self.train.compile == self.usual_compile:
-            words = [word for word in words if not word.startswith("train.compile=")]
-        return " ".join(words)
+        return without_compile(self.overrides) if self.train.compile == self.usual_compile else self.overrides
 
     @property
     def protocol_label(self) -> str:

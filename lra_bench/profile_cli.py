@@ -36,7 +36,7 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure step time and memory against length, without data or training: efficiency.csv and its pictures."""
-    from .config import COMPILED, ConfigError
+    from .config import COMPILED, ConfigError, without_compile
     from .profile_grid import profile_lengths
     from .resolve import parse_overrides
     from .results_cli import show_efficiency
@@ -70,7 +70,7 @@ def profile(
         config.model_copy(
             update={
                 # How steps run is in the title of a table in any case, whichever option said it.
-                "overrides": " ".join(w for w in config.overrides.split(" ") if not w.startswith("train.compile=")),
+                "overrides": without_compile(config.overrides),
                 "data": config.data.model_copy(update={"max_len": int(part)}),
                 "train": config.train.model_copy(update=training),
             }

@@ -8,7 +8,7 @@ from models import MultiHeadAttention, build_attention, build_decoder, list_atte
 from models.ops.causal_linear_attention import LinearState
 from models.ops.softmax_attention import KeyValues
 
-from .shaken import shaken
+from .helpers import shaken
 
 DIM, HEADS, MAX_LEN = 16, 2, 40
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {

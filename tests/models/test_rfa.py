@@ -156,13 +156,6 @@ def test_pool_is_saved_and_is_not_a_parameter() -> None:
     assert layer.sigma.requires_grad
 
 
-def test_rows_of_an_orthogonal_pool_are_so_in_blocks_of_head_dim() -> None:
-    for orthogonal in (False, True):
-        blocks = F.normalize(build(orthogonal=orthogonal, num_features=16).pool.view(500, 2, 8, 8), dim=-1)
-        overlap = (blocks @ blocks.transpose(-1, -2) - torch.eye(8)).abs().max().item()
-        assert (overlap < 1e-5) is orthogonal
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

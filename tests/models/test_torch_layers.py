@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from models import build_decoder, build_encoder, build_translator
 from models.encoder import sinusoidal_positions
 
-from .shaken import shaken
+from .helpers import ragged, shaken
 
 DIM, HEADS, MLP, VOCABULARY, MAX_LEN = 16, 2, 24, 13, 20
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "max_len": MAX_LEN, "dim": DIM, "num_heads": HEADS, "mlp_dim": MLP}
@@ -56,16 +56,11 @@ def future(seq_len: int) -> Tensor:
     return torch.ones(seq_len, seq_len, dtype=torch.bool).triu(1)
 
 
-def tokens(*lengths: int) -> tuple[Tensor, Tensor]:
-    mask = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    return torch.randint(1, VOCABULARY, mask.shape).masked_fill(mask, 0), mask
-
-
 @EXACT
 @pytest.mark.parametrize("cls_token", [False, True])
 def test_the_encoder(attention: str, cls_token: bool) -> None:
     model = shaken(build_encoder(attention, **SIZES, cls_token=cls_token))
-    ids, mask = tokens(9, 4)
+    ids, mask = ragged(9, 4)
     x = model.embedding(ids)  # type: ignore[operator]
     expected_mask = mask
     if cls_token:
@@ -88,7 +83,7 @@ def embedded(model: nn.Module, ids: Tensor) -> Tensor:
 @EXACT
 def test_the_language_model(attention: str) -> None:
     model = shaken(build_decoder(attention, **SIZES))
-    ids, _ = tokens(12, 12)
+    ids, _ = ragged(12, 12)
     layers = [encoder_layer(block) for block in model.blocks]  # type: ignore[union-attr]
     hidden = model.norm(run(layers, embedded(model, ids), src_mask=future(12)))  # type: ignore[operator]
     torch.testing.assert_close(model(ids)[0], hidden @ model.vocabulary.weight.T)  # type: ignore[union-attr, operator]
@@ -97,7 +92,7 @@ def test_the_language_model(attention: str) -> None:
 @EXACT
 def test_the_translator(attention: str) -> None:
     model = shaken(build_translator(attention, **SIZES))
-    (source, mask), (target, _) = tokens(9, 4), tokens(7, 7)
+    (source, mask), (target, _) = ragged(9, 4), ragged(7, 7)
     encoder = [encoder_layer(block) for block in model.encoder_blocks]  # type: ignore[union-attr]
     memory = model.encoder_norm(run(encoder, embedded(model, source), src_key_padding_mask=mask))  # type: ignore[operator]
     decoder = [decoder_layer(block) for block in model.decoder_blocks]  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from models import Translator, build_translator
 
-from .shaken import shaken
+from .helpers import ragged, shaken
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
@@ -31,14 +31,9 @@ def build(variant: str, vocab_size: int = 13) -> Translator:
     return shaken(model)
 
 
-def sources(*lengths: int) -> tuple[Tensor, Tensor]:
-    mask = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    return torch.randint(3, 13, mask.shape).masked_fill(mask, 0), mask
-
-
 @each_variant
 def test_step_by_step_is_teacher_forcing(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4)
+    model, (source, mask) = build(variant), ragged(9, 4)
     target = torch.randint(3, 13, (2, 8))
     whole = model(source, mask, target)
     memories, states, steps = model.remember(model.encode(source, mask), mask), None, []
@@ -50,7 +45,7 @@ def test_step_by_step_is_teacher_forcing(variant: str) -> None:
 
 @each_variant
 def test_a_target_never_sees_its_future_and_a_source_no_padding(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4)
+    model, (source, mask) = build(variant), ragged(9, 4)
     target = torch.randint(3, 13, (2, 8))
     changed = target.clone()
     changed[:, 5] = 3 + (changed[:, 5] - 2) % 10
@@ -65,7 +60,7 @@ def test_a_target_never_sees_its_future_and_a_source_no_padding(variant: str) ->
 
 @each_variant
 def test_greedy_takes_the_likeliest_token_each_time(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4)
+    model, (source, mask) = build(variant), ragged(9, 4)
     found = model.translate(source, mask, begin=BEGIN, end=END, max_steps=10)
     whole = model.translate(source[:1], None, begin=BEGIN, end=END, max_steps=10)  # a sentence without padding
     assert [t for t in whole[0].tolist() if t] == [t for t in found[0].tolist() if t]
@@ -83,7 +78,7 @@ def test_greedy_takes_the_likeliest_token_each_time(variant: str) -> None:
 @each_variant
 @pytest.mark.parametrize("beam", [1, 4])
 def test_nothing_follows_an_end(variant: str, beam: int) -> None:
-    model, (source, mask) = build(variant), sources(9, 4, 6)
+    model, (source, mask) = build(variant), ragged(9, 4, 6)
     options = {"begin": BEGIN, "max_steps": 10, "beam": beam}
     endless = model.translate(source, mask, end=-1, **options)
     end = int(endless[0, 4])
@@ -106,7 +101,7 @@ def log_probability(model: Translator, source: Tensor, mask: Tensor, tokens: tup
 @pytest.mark.parametrize("variant", ["softmax", "rfa", "rfa-gate"])
 @pytest.mark.parametrize("length_penalty", [0.0, 0.6, 8.0])
 def test_a_beam_that_holds_everything_finds_the_best(variant: str, length_penalty: float) -> None:
-    model, (source, mask) = build(variant, vocab_size=13), sources(5)
+    model, (source, mask) = build(variant, vocab_size=13), ragged(5)
     steps = 2
     # What is likeliest at once is the end, so that it depends on the penalty whether a longer one is better.
     end = int(model.translate(source, mask, begin=BEGIN, end=-1, max_steps=1))
@@ -125,7 +120,7 @@ def test_a_beam_that_holds_everything_finds_the_best(variant: str, length_penalt
 
 @each_variant
 def test_a_beam_is_never_worse_than_greedy_and_rows_do_not_mix(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4, 6)
+    model, (source, mask) = build(variant), ragged(9, 4, 6)
     options = {"begin": BEGIN, "end": END, "max_steps": 6, "length_penalty": 0.0}
     found = {beam: model.translate(source, mask, beam=beam, **options) for beam in (1, 4)}  # type: ignore[arg-type]
 
@@ -141,7 +136,7 @@ def test_a_beam_is_never_worse_than_greedy_and_rows_do_not_mix(variant: str) -> 
 
 @each_variant
 def test_a_model_in_training_translates_as_in_evaluation_and_stays_in_training(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4)
+    model, (source, mask) = build(variant), ragged(9, 4)
     options = {"begin": BEGIN, "end": END, "max_steps": 20}
     for beam in (1, 4):
         expected = model.eval().translate(source, mask, beam=beam, **options)
@@ -151,7 +146,7 @@ def test_a_model_in_training_translates_as_in_evaluation_and_stays_in_training(v
 
 @each_variant
 def test_a_mask_of_numbers_is_refused(variant: str) -> None:
-    model, (source, mask) = build(variant), sources(9, 4)
+    model, (source, mask) = build(variant), ragged(9, 4)
     with pytest.raises(TypeError, match=r"expected torch.bool, True = padding"):
         model.remember(model.encode(source, mask), mask.long())
 

@@ -100,10 +100,13 @@ def test_performer_is_the_quadratic_formula_from_the_same_features() -> None:
     torch.testing.assert_close(layer(X, padding_mask=MASK), joined(layer, expected), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("name", "matrices"), [("performer", "projection"), ("rfa", "pool")])
 @pytest.mark.parametrize("orthogonal", [False, True])
-def test_rows_of_performer_are_orthogonal_in_blocks_of_head_dim(orthogonal: bool) -> None:
-    layer = build_attention("performer", 32, 4, 64, num_features=16, orthogonal=orthogonal)
-    blocks = F.normalize(layer.projection.view(2, 8, 8), dim=-1)  # type: ignore[operator, union-attr]
+def test_rows_are_orthogonal_in_blocks_of_head_dim_where_that_is_asked_for(
+    name: str, matrices: str, orthogonal: bool
+) -> None:
+    layer = build_attention(name, 32, 4, 64, num_features=16, orthogonal=orthogonal)
+    blocks = F.normalize(layer.get_buffer(matrices).view(-1, 8, 8), dim=-1)
     overlap = (blocks @ blocks.transpose(-1, -2) - torch.eye(8)).abs().max().item()
     assert (overlap < 1e-5) is orthogonal
 
