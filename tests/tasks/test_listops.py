@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tasks import DataError, PackedSequences, Split, export_dataset, load_dataset, load_task, trivial_baselines
 from tasks import listops as listops_module
+from tasks.dataset import Dataset
 from tasks.listops import generate_split
 from tasks.listops_text import read_expressions, write_expressions
 from tasks.listops_trees import OPERATORS, SYMBOLS, sample_expressions
@@ -80,10 +81,8 @@ def test_about_one_tree_in_twelve_is_kept() -> None:
 
 def test_small_trees_too() -> None:
     """Without the length filter every tree is kept and evaluated, lone digits included."""
-    from tasks import listops_trees
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listops_trees, "MIN_LENGTH", 0)
+        patch.setattr("tasks.listops_trees.MIN_LENGTH", 0)
         tokens, lengths, values = sample_expressions(np.random.default_rng(1), 2_000)
     ends = np.cumsum(lengths)
     trees = [parse(tokens[e - n : e].tolist()) for e, n in zip(ends, lengths, strict=True)]
@@ -112,6 +111,19 @@ def test_seeded_and_splits_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not seen[0] & seen[1]
     assert not seen[0] & seen[2]
     assert not seen[1] & seen[2]
+
+
+def test_generated_data_stay_what_they_are() -> None:
+    """A cache made before would hold other data under the same name: raise `version` in configs/tasks with these."""
+    split = generate_split(0, 20, set())
+    assert Dataset("listops-generated", {"train": split}).fingerprint().startswith("d06981d1a6da")
+
+
+def test_lengths_lie_between_the_bounds_and_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.listops_trees.MIN_LENGTH", 4)
+    monkeypatch.setattr("tasks.listops_trees.MAX_LENGTH", 12)
+    _, lengths, _ = sample_expressions(np.random.default_rng(1), 2_000)
+    assert sorted(set(lengths.tolist())) == list(range(5, 12))
 
 
 def test_what_was_seen_before_is_not_drawn_again() -> None:

@@ -38,6 +38,11 @@ def test_stratified_keeps_shares(counts: list[int], share: float, seed: int) -> 
     assert np.array_equal(chosen, stratified(labels, size, seed))
 
 
+def test_what_is_held_out_stays_the_same() -> None:
+    """Other examples would be another validation set, and another training set: raise `version` in configs/tasks."""
+    assert stratified(np.array([0, 1] * 10), 4, seed=2021).tolist() == [5, 12, 16, 17]
+
+
 def test_sample_takes_all_when_asked_for_more() -> None:
     split = Split((PackedSequences.from_list([[1], [2], [3]]),), np.array([0, 1, 0]))
     assert split.sample(None) is split
