@@ -24,7 +24,7 @@ from tasks.translation import BEGIN, END, bleu, bleu_items, decode
 
 from .batching import LENGTH_MULTIPLE, Batch, DeviceSplit
 from .config import RunConfig
-from .records import pack_bits, pack_numbers
+from .packing import pack_bits, pack_numbers
 from .stats import Z95, wilson_interval
 
 
@@ -32,7 +32,7 @@ from .stats import Z95, wilson_interval
 class Evaluation:
     """A score on a whole split in the units of its metric, and its 95 % interval.
 
-    correct, right: of a classification, how many examples were predicted right and which (see `records.pack_bits`);
+    correct, right: of a classification, how many examples were predicted right and which (see `packing.pack_bits`);
     summands: of other tasks, what every item adds to the score (see `records.Score`).
     """
 

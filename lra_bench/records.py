@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import re
@@ -33,6 +32,7 @@ from tasks.files import atomic_path
 
 from .config import ConfigError, RunConfig
 from .machine import Code, Machine
+from .packing import unpack_bits, unpack_numbers
 from .stats import format_score, score_of_sums, wilson_interval
 
 SCHEMA_VERSION = 1
@@ -88,7 +88,7 @@ class DataRecord(_Part):
 class Result(_Part):
     """Accuracies in percent. accuracy: test, of the weights with the best validation accuracy, at `best_step`;
     last_accuracy: test, of the last weights; ci95: Wilson interval of `accuracy`; right: which test examples, in
-    their order, were predicted right, see `pack_bits`."""
+    their order, were predicted right, see `packing.pack_bits`."""
 
     accuracy: Percent
     ci95: tuple[Percent, Percent]
@@ -125,7 +125,7 @@ class Score(_Part):
     """As Result, of a task that is not scored by accuracy.
 
     ci95: None where one item alone was scored; summands: what each test item adds to the sums that the score is of (see
-    `stats.score_of_sums`), packed by `pack_numbers`.
+    `stats.score_of_sums`), packed by `packing.pack_numbers`.
     """
 
     metric: Metric
@@ -227,35 +227,6 @@ def of_latest_definitions(records: Iterable[AnyRecord], key: Callable[[AnyRecord
     ordered = sorted(records, key=lambda r: r.created)
     latest = {key(r): definition(r) for r in ordered}
     return [r for r in ordered if definition(r) == latest[key(r)]]
-
-
-def pack_bits(bits: NDArray[np.bool_]) -> str:
-    """A bit per example, as text for JSON: base64 of the bytes, the first example in the highest bit."""
-    return base64.b64encode(np.packbits(bits).tobytes()).decode()
-
-
-def unpack_bits(text: str, count: int) -> NDArray[np.bool_]:
-    """The `count` bits that `pack_bits` packed. Raises ValueError for a text of another length."""
-    packed = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
-    if len(packed) != -(-count // 8):
-        raise ValueError(f"{len(packed)} bytes are not the bits of {count} examples")
-    return np.unpackbits(packed, count=count).astype(bool)
-
-
-def pack_numbers(numbers: NDArray[np.float64]) -> str:
-    """Numbers as text for JSON: base64 of float32, the lowest byte first."""
-    return base64.b64encode(numbers.astype("<f4").tobytes()).decode()
-
-
-def unpack_numbers(text: str, rows: int) -> NDArray[np.float64]:
-    """The `[rows, ...]` that `pack_numbers` packed. Raises ValueError for a text of another shape, or of no numbers."""
-    packed = base64.b64decode(text, validate=True)
-    if rows < 1 or len(packed) % (4 * rows):
-        raise ValueError(f"{len(packed)} bytes are not the numbers of {rows} items")
-    numbers = np.frombuffer(packed, "<f4").astype(np.float64).reshape(rows, -1)
-    if not np.isfinite(numbers).all():
-        raise ValueError("not all of them are numbers")
-    return numbers
 
 
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:

@@ -11,17 +11,8 @@ from numpy.typing import NDArray
 
 from lra_bench.compare import compare
 from lra_bench.config import ConfigError
-from lra_bench.records import (
-    Record,
-    Result,
-    Score,
-    pack_bits,
-    pack_numbers,
-    read_records,
-    unpack_bits,
-    unpack_numbers,
-    write_record,
-)
+from lra_bench.packing import pack_bits, pack_numbers, unpack_bits, unpack_numbers
+from lra_bench.records import Record, Result, Score, read_records, write_record
 from lra_bench.report import write_report
 from lra_bench.stats import T95, bootstrap_scores, score_of_sums, seed_margin
 from lra_bench.tables import build_tables

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from lra_bench.machine import cuda_devices
-from lra_bench.records import unpack_numbers
+from lra_bench.packing import unpack_numbers
 
 from .test_cli import SETTINGS, lra_bench
 from .test_survival import wait_for

@@ -15,7 +15,8 @@ from lra_bench.config import ConfigError, RunConfig
 from lra_bench.display import markdown
 from lra_bench.leaderboard import rows
 from lra_bench.objectives import Evaluation, LanguageModelling, objective_of
-from lra_bench.records import Record, Score, unpack_numbers
+from lra_bench.packing import unpack_numbers
+from lra_bench.records import Record, Score
 from lra_bench.resolve import resolve
 from lra_bench.stats import score_of_sums
 from lra_bench.tables import build_tables

@@ -14,7 +14,7 @@ from lra_bench.build import build_model, count_parameters, estimate_step
 from lra_bench.checkpoint import load_checkpoint, previous, random_state, save_checkpoint, set_random_state
 from lra_bench.config import RunConfig
 from lra_bench.optim import learning_rate_factor
-from lra_bench.records import unpack_bits
+from lra_bench.packing import unpack_bits
 from lra_bench.trainer import Diverged, Trainer
 from tasks import Task, load_task
 
