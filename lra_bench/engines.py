@@ -19,7 +19,7 @@ from . import ROOT
 from .cell import CellPlan, is_main_process, run_alone, run_cell
 from .config import ConfigError
 from .isolated import GRACE_SECONDS, Ending, Process
-from .records import Record, read_record, record_path, write_record
+from .records import Record, file_identity, read_record, record_path, write_record
 
 Started = Callable[[CellPlan], None]
 Ended = Callable[[CellPlan, Record], None]
@@ -73,11 +73,6 @@ class Running:
             process.end()
 
 
-def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Changes when a file is replaced, even while the clock stands still or runs backwards."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
-
-
 def run_process(
     running: Running,
     plan: CellPlan,
@@ -87,9 +82,9 @@ def run_process(
 ) -> Record:
     """One cell in a new process. When it dies without a record, one is written for it."""
     path = record_path(plan.out, plan.record.run_id)
-    before = _file_identity(path)
+    before = file_identity(path)
     ending = running.run(plan, seconds, environment or {}, log)
-    record = read_record(path, Record) if _file_identity(path) not in (None, before) else None
+    record = read_record(path, Record) if file_identity(path) not in (None, before) else None
     if record is None and ending.code == 0 and not plan.force:
         record = plan.finished()  # by another sweep, before this one came to it
     if record is None:

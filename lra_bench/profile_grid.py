@@ -13,7 +13,7 @@ from .isolated import Ending, run_forked, run_module
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan, main
-from .records import Mode, ProfileRecord, check_writable, now, read_record, record_path, write_record
+from .records import Mode, ProfileRecord, check_writable, file_identity, now, read_record, record_path, write_record
 from .sharing import AtWork
 
 # What every cell would take four seconds to import: torch._dynamo is the optimisers', cli the command's own.
@@ -49,14 +49,15 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
                 plans[mode] = record.model_copy(update={"status": "oom", "reason": reason})
         waiting = tuple(record for record in plans.values() if record.status != "oom")
         written = {mode: record_path(out, record.run_id, ProfileRecord) for mode, record in plans.items()}
-        for path in written.values():
-            path.unlink(missing_ok=True)
-        if waiting:
-            ending = _run(ProfilePlan(out=out, records=waiting))
+        before = {mode: file_identity(path) for mode, path in written.items()}
+        ending = _run(ProfilePlan(out=out, records=waiting)) if waiting else None
+        stopped = ending is not None and bool(ending.stopped)
         for mode, record in plans.items():
-            found = read_record(written[mode], ProfileRecord) if written[mode].exists() else None
+            # Of one told to stop, what was measured before stays.
+            there = stopped or file_identity(written[mode]) not in (None, before[mode])
+            found = read_record(written[mode], ProfileRecord) if there else None
             if found is None:
-                if record.status != "oom":
+                if ending and record.status != "oom":
                     status, reason = ending.reason
                     record = record.model_copy(update={"status": status, "reason": reason})
                 write_record(out, record)
@@ -64,9 +65,9 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
             if found.status == "oom":
                 exhausted.setdefault((config.model_name, mode), config.data.max_len)
             records.append(found)
-        print(f"[{number}/{len(ordered)}] {_summary(records[-len(MODES) :])}", file=sys.stderr, flush=True)
-        if waiting and ending.stopped:
+        if stopped:
             raise KeyboardInterrupt
+        print(f"[{number}/{len(ordered)}] {_summary(records[-len(MODES) :])}", file=sys.stderr, flush=True)
     return records
 
 

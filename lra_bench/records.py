@@ -245,6 +245,11 @@ def record_path(out: Path, name: str, schema: type[Record] | type[ProfileRecord]
     return out / FOLDERS[schema] / f"{name}.json"
 
 
+def file_identity(path: Path) -> tuple[int, int] | None:
+    """Changes when a file is replaced, even while the clock stands still or runs backwards; None without one."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+
+
 def check_writable(folder: Path) -> None:
     """Make `folder` and find out now, not after an hour of training, whether files can be written there."""
     folder.mkdir(parents=True, exist_ok=True)

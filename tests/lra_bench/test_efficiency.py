@@ -18,7 +18,9 @@ from lra_bench.efficiency import COLUMNS, build_groups, write_efficiency
 from lra_bench.efficiency_plots import write_efficiency_plots
 from lra_bench.isolated import Ending
 from lra_bench.machine import describe_code, describe_machine
-from lra_bench.records import Mode, ProfileRecord, StepProfile
+from lra_bench.profile_cell import ProfilePlan
+from lra_bench.profile_grid import profile_lengths
+from lra_bench.records import Mode, ProfileRecord, StepProfile, read_records, write_record
 from lra_bench.resolve import resolve
 
 from .test_cli import lra_bench
@@ -319,6 +321,30 @@ def test_an_ending_says_what_happened() -> None:
     assert Ending(3).reason == ("failed", "the process ended with code 3 and left no record")
     assert Ending(1, "time").reason[0] == "interrupted"
     assert Ending(1, "user").reason[0] == "interrupted"
+
+
+def test_a_profile_that_is_stopped_keeps_what_was_measured_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(plan: ProfilePlan) -> Ending:
+        for record in plan.records:
+            write_record(plan.out, record.model_copy(update={"status": "ok", "reason": ""}))
+        return Ending(0)
+
+    def profile(run: Callable[[ProfilePlan], Ending]) -> list[ProfileRecord]:
+        monkeypatch.setattr("lra_bench.profile_grid._run", run)
+        return profile_lengths([resolve("text", "linear", "quick")], tmp_path)
+
+    monkeypatch.setattr("lra_bench.profiler.matmul_rate", lambda *_: 1e9)
+    with pytest.raises(KeyboardInterrupt):
+        profile(lambda plan: Ending(1, "user"))
+    assert [r.status for r in read_records(tmp_path, ProfileRecord)] == ["interrupted"] * 2
+    ended = profile(measured)
+    assert [r.status for r in ended] == ["ok"] * 2
+    with pytest.raises(KeyboardInterrupt):
+        profile(lambda plan: Ending(1, "user"))
+    assert read_records(tmp_path, ProfileRecord) == ended
+    assert [r.status for r in profile(lambda plan: Ending(1))] == ["failed"] * 2  # the attention breaks by now
 
 
 @pytest.mark.parametrize("folder", sorted((ROOT / "results" / "reference").iterdir()), ids=lambda p: p.name)
