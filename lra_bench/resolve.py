@@ -18,6 +18,8 @@ from .machine import has_bf16
 
 CONFIGS = ROOT / "configs"
 
+# Sections of --set besides those of a protocol: the attention's own settings, and those of cross attention alone.
+ATTENTION_SECTIONS = ("attention", "cross")
 # Changing these cannot change a result, so they do not make a protocol another one.
 NEUTRAL_SETTINGS = frozenset({"train.checkpoint_every"})
 
@@ -105,7 +107,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
         section, dot, name = key.strip().partition(".")
         if not (equals and dot and name):
             raise ConfigError(f"--set {text!r} is not of the form section.name=value, such as train.steps=200")
-        if section != "attention" and key.strip() not in _setting_names():
+        if section not in ATTENTION_SECTIONS and key.strip() not in _setting_names():
             raise unknown("setting", key.strip(), _setting_names())
         try:
             parsed[key.strip()] = yaml.safe_load(value)
@@ -129,7 +131,7 @@ def resolve(
 
     Raises ConfigError, in one line and with the near names, for anything wrong in a name, a key or a value.
     """
-    from models import UnknownAttention, check_settings
+    from models import UnknownAttention
     from tasks import DataError, task_spec
 
     protocol, entry = read_protocol(protocol_name), read_model(model_name)
@@ -149,24 +151,12 @@ def resolve(
     precision = "bf16" if device == "cuda" and has_bf16() else "fp32"
     if sections["train"].get("precision", "auto") == "auto":
         sections["train"]["precision"] = precision
-    usual = {**entry.settings, **entry.protocols.get(protocol_name, {})}
-    settings = dict(usual)
-    changed = []
+    named: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, *ATTENTION_SECTIONS)}
     for key, value in (overrides or {}).items():
         section, _, name = key.partition(".")
-        if section == "attention":
-            settings[name] = value
-            continue
-        if (key, value) == ("train.precision", "auto"):
-            value = precision
-        if sections[section].get(name) != value and key not in NEUTRAL_SETTINGS:
-            changed.append(_as_typed(key, value))
-        sections[section][name] = value
+        named[section][name] = precision if (key, value) == ("train.precision", "auto") else value
     try:
-        checked = check_settings(entry.attention, settings)
-        across = check_settings(entry.attention, {**settings, **entry.cross}) if spec.kind == "translation" else {}
-        words = [_as_typed(name, checked[name]) for name in sorted(settings) if usual.get(name) != checked[name]]
-        attention = AttentionConfig(name=entry.attention, settings=checked, cross=across, changed=" ".join(words))
+        attention = _attention(entry, protocol_name, spec.kind, named["attention"], named["cross"])
         if form := _missing_form(attention, spec.kind):
             able = ", ".join(name for name in names("models") if spec.kind in fitting_kinds(name))
             raise ConfigError(f"model {model_name!r} has no {form} form, which {spec.kind} needs; {able} can")
@@ -174,15 +164,22 @@ def resolve(
             task=task,
             protocol=protocol_name,
             family=protocol.family,
-            overrides=" ".join(sorted(changed)),
+            overrides="",
             model_name=model_name,
             seed=seed,
             device=device,
             data_source=data_source,
             plugins=plugins,
             attention=attention,
-            **sections,  # type: ignore[arg-type]
+            **{section: {**usual, **named[section]} for section, usual in sections.items()},  # type: ignore[arg-type]
         )
+        words = [
+            f"{section}.{word}"
+            for section, usual in sections.items()
+            for word in _changed(named[section], getattr(run, section).model_dump(), usual, SECTIONS[section])
+            if f"{section}.{word.partition('=')[0]}" not in NEUTRAL_SETTINGS
+        ]
+        run = run.model_copy(update={"overrides": " ".join(sorted(words))})
         _check_carried(run)
         if run.train.compile != "auto":
             return run
@@ -201,9 +198,39 @@ NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {
 }
 
 
+def _attention(
+    entry: ModelEntry, protocol: str, kind: Kind, named: dict[str, Any], across: dict[str, Any]
+) -> AttentionConfig:
+    """The model's attention; named, across: what --set says of its settings and of those of cross attention alone."""
+    from models import check_settings
+    from models.registry import attention_settings
+
+    if across and kind != "translation":
+        raise ConfigError(f"--set cross.{next(iter(across))}: {kind} has no cross attention, translation alone has")
+    schema, usual = attention_settings(entry.attention), {**entry.settings, **entry.protocols.get(protocol, {})}
+    settings = check_settings(entry.attention, {**usual, **named})
+    words, cross = _changed(named, settings, usual, schema), {}
+    if kind == "translation":
+        usual = {**usual, **named, **entry.cross}
+        cross = check_settings(entry.attention, {**usual, **across})
+        words += [f"cross.{word}" for word in _changed(across, cross, usual, schema)]
+    return AttentionConfig(name=entry.attention, settings=settings, cross=cross, changed=" ".join(words))
+
+
+def _changed(
+    names: Iterable[str], settings: dict[str, Any], usual: dict[str, Any], schema: type[BaseModel]
+) -> list[str]:
+    """What --set named, as it takes it, but for what is as it usually is; schema: for defaults."""
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in schema.model_fields.items()}
+    before = {**defaults, **usual}
+    typed = ((_as_typed(name, settings[name]), _as_typed(name, before[name])) for name in sorted(names))
+    return [now for now, then in typed if now != then]
+
+
 def _as_typed(name: str, value: Any) -> str:
     """A setting as --set takes it: `redraw=false`, not Python's False."""
-    return f"{name}={value if isinstance(value, str) else json.dumps(value, default=str)}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{name}={text.removesuffix('.0')}"
 
 
 def _missing_form(attention: AttentionConfig, kind: Kind) -> str | None:

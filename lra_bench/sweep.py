@@ -16,7 +16,7 @@ from .engines import Engine
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
 from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id
-from .resolve import read_model, resolve
+from .resolve import ATTENTION_SECTIONS, read_model, resolve
 from .stats import decimals, format_score
 
 Say = Callable[[str], None]
@@ -54,7 +54,7 @@ def resolve_cells(
     plugins: tuple[str, ...],
     overrides: dict[str, object],
 ) -> list[RunConfig]:
-    """The grid tasks x seeds x models. An `attention.` override goes to the models that have that setting.
+    """The grid tasks x seeds x models. An `attention.` or `cross.` override goes to the models that have that setting.
 
     data_source: see `source_for`. Raises ConfigError for anything wrong, and for an attention setting that none of the
     models has.
@@ -90,7 +90,7 @@ def _concerns(override: str, model: str) -> bool:
     from models.registry import attention_settings
 
     section, _, name = override.partition(".")
-    if section != "attention":
+    if section not in ATTENTION_SECTIONS:
         return True
     try:
         return name in attention_settings(read_model(model).attention).model_fields

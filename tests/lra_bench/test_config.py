@@ -93,6 +93,41 @@ def test_overrides_are_named_unless_they_change_nothing() -> None:
     assert resolve("mt", "rfa", "compact", device="cuda", overrides=graphs).changed.startswith("train.compile=reduce")
 
 
+@pytest.mark.parametrize(
+    ("said", "overrides", "changed"),
+    [
+        ("train.lr=2e-3 train.betas=[0.9,0.999] train.warmup=50 data.test_items=4000", "", ""),  # as quick has them
+        ("train.group_by_length=false train.micro_batch_size=null model.head_layers=2 model.cutoffs=[]", "", ""),
+        ("attention.redraw=true attention.num_features=64", "", ""),
+        ("train.lr=1e-3", "train.lr=0.001", ""),
+        ("train.lr=0.0010 model.dropout=0 train.clip_norm=0", "train.clip_norm=0 train.lr=0.001", ""),
+        ("train.lr=1 attention.temperature=2", "train.lr=1", "temperature=2"),
+        ("attention.redraw=no attention.temperature=5e-1", "", "redraw=false temperature=0.5"),
+    ],
+)
+def test_settings_are_named_by_what_they_come_to(said: str, overrides: str, changed: str) -> None:
+    """However they are written, and not where they say what would be so without them: each name is a table."""
+    run = resolve("text", "rfa", "quick", overrides=parse_overrides(said.split()))
+    assert (run.overrides, run.attention.changed) == (overrides, changed)
+
+
+def test_cross_attention_has_settings_of_its_own() -> None:
+    plain = resolve("mt", "rfa", "quick")
+    assert (plain.attention.settings["num_features"], plain.attention.cross["num_features"]) == (64, 128)
+    more = resolve("mt", "rfa", "quick", overrides=parse_overrides(["cross.num_features=256"]))
+    assert (more.attention.settings["num_features"], more.attention.cross["num_features"]) == (64, 256)
+    assert more.attention.changed == "cross.num_features=256"
+    assert more.digest("f") != plain.digest("f")
+    said = ["attention.temperature=2", "cross.temperature=2.0", "cross.num_features=128", "attention.kernel=arccos"]
+    both = resolve("mt", "rfa", "quick", overrides=parse_overrides(said)).attention
+    assert both.changed == "kernel=arccos temperature=2"  # cross attention follows where it has none of its own
+    assert (both.cross["kernel"], both.cross["temperature"], both.cross["num_features"]) == ("arccos", 2.0, 128)
+    with pytest.raises(ConfigError, match="'rfa': no setting 'num_feature'; did you mean"):
+        resolve("mt", "rfa", "quick", overrides={"cross.num_feature": 3})
+    with pytest.raises(ConfigError, match=r"--set cross.num_features: language modelling has no cross attention"):
+        resolve("lm", "rfa", "quick", overrides={"cross.num_features": 3})
+
+
 def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
     plain = resolve("text", "rfa", "quick")
 

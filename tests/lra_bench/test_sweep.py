@@ -65,6 +65,9 @@ def test_settings_go_to_the_models_that_have_them(tmp_path: Path) -> None:
     assert found["two-settings"] == {"rank": 3, "width": 4}
     assert found["rfa"]["num_features"] == 8
     assert found["softmax"] == {}
+    across = {"device": "cpu", "data_source": "embedded", "plugins": (), "overrides": {"cross.num_features": 8}}
+    sdpa, rfa = resolve_cells(["mt"], ["sdpa", "rfa"], "quick", [0], **across)  # type: ignore[arg-type]
+    assert (sdpa.attention.cross, rfa.attention.cross["num_features"]) == ({}, 8)
     with pytest.raises(ConfigError, match="'width' has no default; give it a value"):
         resolved({"attention.rank": 3}, "softmax", "two-settings")
     with pytest.raises(ConfigError, match="rank = 'x'"):
