@@ -38,9 +38,12 @@ def test_stratified_keeps_shares(counts: list[int], share: float, seed: int) -> 
     assert np.array_equal(chosen, stratified(labels, size, seed))
 
 
-def test_what_is_held_out_stays_the_same() -> None:
-    """Other examples would be another validation set, and another training set: raise `version` in configs/tasks."""
-    assert stratified(np.array([0, 1] * 10), 4, seed=2021).tolist() == [5, 12, 16, 17]
+def test_what_is_held_out_or_scored_stays_the_same() -> None:
+    """Other examples would be other splits, or another test of `quick`: raise `version` in configs/tasks."""
+    labels = np.array([0, 1] * 10)
+    assert stratified(labels, 4, seed=2021).tolist() == [5, 12, 16, 17]
+    sample = Split((PackedSequences.from_list([[i] for i in range(20)]),), labels).sample(4)
+    assert [int(sample.inputs[0][i][0]) for i in range(4)] == [5, 8, 12, 19]
 
 
 def test_sample_takes_all_when_asked_for_more() -> None:
