@@ -125,7 +125,7 @@ def _tokenise(rows: list[bytes], file: Path, first_row: int) -> tuple[NDArray[np
 
 def _explain(source: bytes, file: Path, row: int) -> None:
     """Raise DataError for what is wrong with one expression, if anything is."""
-    depth = 0
+    depth, several = 0, False
     words = source.replace(b"(", b" ").replace(b")", b" ").decode("utf-8", "replace").split()
     for place, word in enumerate(words):
         if word not in SYMBOLS:
@@ -133,10 +133,13 @@ def _explain(source: bytes, file: Path, row: int) -> None:
         if word == "]" and place and words[place - 1] in OPERATORS:
             raise DataError(f"{file}: row {row} has {words[place - 1]} without arguments; it is damaged")
         depth += word.startswith("[") - (word == "]")
-        if depth < 0 or (depth == 0 and place < len(words) - 1):
+        if depth < 0:
             raise DataError(f"{file}: row {row} closes more brackets than it opens; it is damaged")
+        several |= depth == 0 and place < len(words) - 1
     if depth:
         raise DataError(f"{file}: row {row} leaves {depth} brackets open; it is cut short")
+    if several:
+        raise DataError(f"{file}: row {row} has several expressions; it is damaged")
 
 
 def write_expressions(file: Path, split: Split) -> None:
