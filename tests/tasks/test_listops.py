@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import DataError, PackedSequences, Split, export_dataset, load_dataset, load_task, trivial_baselines
+from tasks import DataError, Split, export_dataset, load_dataset, load_task, trivial_baselines
 from tasks import listops as listops_module
 from tasks.dataset import Dataset
 from tasks.listops import generate_split
@@ -201,15 +201,35 @@ def test_others_labels_agree_with_our_evaluator() -> None:
     assert [value(parse(split.inputs[0][i].tolist())) for i in range(len(split))] == table["label"].tolist()
 
 
-def test_trivial_baselines_by_hand() -> None:
-    def split(*rows: tuple[str, int]) -> Split:
-        parsed = read_expressions(Path("x"), "\n".join(f"{text}\t{label}" for text, label in rows).encode())
-        return Split((PackedSequences.from_list([parsed.inputs[0][i] for i in range(len(rows))]),), parsed.labels)
+def labelled(*rows: tuple[str, int]) -> Split:
+    return read_expressions(Path("x"), "\n".join(f"{text}\t{label}" for text, label in rows).encode())
 
-    train = split(
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "alike"),
+    [
+        ("[SM 9 9 ]", "[SM 4 4 ]", True),
+        ("[SM 9 9 ]", "[SM 4 3 ]", False),
+        ("[MED 1 2 9 ]", "[MED 0 2 3 ]", True),
+        ("[MED 1 4 ]", "[MED 2 3 ]", True),
+        ("[MED 1 4 ]", "[MED 1 2 ]", False),
+        ("[MIN 3 5 6 ]", "[MIN 9 3 ]", True),
+        ("[MIN 3 5 ]", "[MAX 3 0 ]", False),
+        ("[MAX 3 5 6 ]", "[MAX 6 ]", True),
+        ("[MAX 3 [MIN 9 9 ] ]", "[MAX 3 1 ]", True),
+        ("[MAX [MIN 1 2 ] 0 ]", "[MAX [MIN 1 2 ] [MIN 0 0 ] ]", False),
+    ],
+)
+def test_a_guess_knows_the_root_and_what_its_own_digits_give(seen: str, asked: str, alike: bool) -> None:
+    found = trivial_baselines("listops", labelled((seen, 7)), labelled((asked, 7)))
+    assert found["root operator and its digits"] == 100 * alike
+
+
+def test_trivial_baselines_by_hand() -> None:
+    train = labelled(
         ("[MAX 9 1 ]", 9), ("[MAX 9 3 ]", 9), ("[MIN 0 4 ]", 0), ("[MAX 5 [MIN 1 2 ] ]", 5), ("[MAX 9 9 ]", 9)
     )
-    test = split(("[MAX 9 2 ]", 9), ("[MAX 5 1 ]", 5), ("[MIN 0 1 ]", 0), ("[MIN 0 [SM 1 2 ] ]", 0))
+    test = labelled(("[MAX 9 2 ]", 9), ("[MAX 5 1 ]", 5), ("[MIN 0 1 ]", 0), ("[MIN 0 [SM 1 2 ] ]", 0))
     assert trivial_baselines("listops", train, test) == {
         "majority class": 25.0,
         "root operator": 75.0,
