@@ -140,6 +140,12 @@ class AttentionConfig(Section):
     changed: str = ""
 
 
+def as_typed(name: str, value: Any) -> str:
+    """A setting as --set takes it: `redraw=false`, not Python's False."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{name}={text.removesuffix('.0')}"
+
+
 def without_compile(overrides: str) -> str:
     """What --set named, in words, but for train.compile."""
     return " ".join(word for word in overrides.split(" ") if not word.startswith("train.compile="))
@@ -201,13 +207,16 @@ class RunConfig(Section):
         train = self.train.model_copy(update={"batch_size": self.train.batch_size // count})
         return self.model_copy(update={"train": train})
 
-    def digest(self, fingerprint: str, plugin_source: str = "") -> str:
+    def digest(self, fingerprint: str, plugin_source: str = "", task_version: int = 1) -> str:
         """Hash of everything that decides the result: this configuration, the data and the plugin's text.
 
-        Where the data lay is left out: the same bytes from another folder are the same run.
+        Where the data lay is left out: the same bytes from another folder are the same run. task_version: of the task's
+        YAML, see TaskSpec.
         """
         content = self.model_dump(mode="json", exclude={"data_source", "plugins", "overrides"})
         del content["train"]["checkpoint_every"]
         del content["attention"]["changed"]
         content |= {"fingerprint": fingerprint, "plugin_source": plugin_source}
+        if task_version > 1:  # first versions had their digests before this counted
+            content["task_version"] = task_version
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

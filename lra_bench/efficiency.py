@@ -13,10 +13,11 @@ from typing import Any
 
 from tasks.files import atomic_path
 
+from .definitions import of_latest_definitions, of_latest_protocols
 from .display import DISTURBED_PERCENT, align, distinct, how_asked, how_they_ran
 from .leaderboard import safe_cell
 from .published import published_length_ratios
-from .records import Mode, ProfileRecord, of_latest_definitions
+from .records import Mode, ProfileRecord
 
 COLUMNS = (
     "model mode seq_len step_time_ms step_time_iqr_ms tokens_per_sec peak_memory_mb flops status device"
@@ -139,7 +140,7 @@ def build_groups(records: Iterable[ProfileRecord]) -> list[Group]:
     def cell_key(r: ProfileRecord) -> tuple[object, ...]:
         return *group_key(r), r.config.data.max_len, r.mode, label(r)
 
-    current = of_latest_definitions(records, lambda r: (group_key(r), label(r)))
+    current = of_latest_definitions(of_latest_protocols(records), lambda r: (group_key(r), label(r)))
     latest = {cell_key(r): r for r in current}
     ordered = sorted(latest.values(), key=cell_key)
     return [Group(tuple(cells)) for _, cells in groupby(ordered, key=group_key)]

@@ -7,7 +7,6 @@ import math
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -213,20 +212,6 @@ class ProfileRecord(_Part):
 
 AnyRecord = TypeVar("AnyRecord", Record, ProfileRecord)
 FOLDERS: dict[type[Record] | type[ProfileRecord], str] = {Record: "runs", ProfileRecord: "profiles"}
-
-
-def of_latest_definitions(records: Iterable[AnyRecord], key: Callable[[AnyRecord], object]) -> list[AnyRecord]:
-    """The records, oldest first, without those of an attention whose plugin or YAML has been edited since.
-
-    key: what the records of one label in one table have in common; of these all count that were defined as the latest.
-    """
-
-    def definition(r: AnyRecord) -> tuple[object, ...]:
-        return r.code.plugin, r.config.attention
-
-    ordered = sorted(records, key=lambda r: r.created)
-    latest = {key(r): definition(r) for r in ordered}
-    return [r for r in ordered if definition(r) == latest[key(r)]]
 
 
 def run_id(config: RunConfig, dataset: str, digest: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from tasks import Kind
 
 from . import ROOT
-from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig
+from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
 from .machine import has_bf16
 
 CONFIGS = ROOT / "configs"
@@ -223,14 +222,8 @@ def _changed(
     """What --set named, as it takes it, but for what is as it usually is; schema: for defaults."""
     defaults = {name: field.get_default(call_default_factory=True) for name, field in schema.model_fields.items()}
     before = {**defaults, **usual}
-    typed = ((_as_typed(name, settings[name]), _as_typed(name, before[name])) for name in sorted(names))
+    typed = ((as_typed(name, settings[name]), as_typed(name, before[name])) for name in sorted(names))
     return [now for now, then in typed if now != then]
-
-
-def _as_typed(name: str, value: Any) -> str:
-    """A setting as --set takes it: `redraw=false`, not Python's False."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return f"{name}={text.removesuffix('.0')}"
 
 
 def _missing_form(attention: AttentionConfig, kind: Kind) -> str | None:

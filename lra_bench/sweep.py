@@ -28,7 +28,7 @@ def plan_cell(config: RunConfig, data: DataRecord, out: Path, threads: int | Non
     threads: of the CPU; by default what torch takes.
     """
     source = plugin_source(config)
-    digest = config.digest(data.fingerprint, source)
+    digest = config.digest(data.fingerprint, source, data.task_version)
     record = Record(
         run_id=run_id(config, data.dataset, digest),
         created=now(),

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tasks import DataError, Metric, task_spec
 
-from .records import Record, of_latest_definitions
+from .definitions import of_latest_definitions, of_latest_protocols
+from .records import Record
 from .stats import bootstrap_scores, lower_is_better, seed_margin, wilson_interval
 
 
@@ -155,14 +156,16 @@ class Table:
     @property
     def title(self) -> str:
         r = self.first
-        return f"{r.config.task} on {r.data.dataset}, protocol {r.config.protocol_label}, {r.machine.label}"
+        version = f" version {r.data.task_version}" if r.data.task_version > 1 else ""
+        return f"{r.config.task}{version} on {r.data.dataset}, protocol {r.config.protocol_label}, {r.machine.label}"
 
     @property
     def slug(self) -> str:
         """For file names. What a person did not name (changed settings, which card, which bytes) is hashed into it."""
         r = self.first
         rest = f"{r.config.changed} {r.machine.label} {r.data.fingerprint}"
-        text = f"{r.config.task}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
+        version = f"-v{r.data.task_version}" if r.data.task_version > 1 else ""
+        text = f"{r.config.task}{version}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
     @property
@@ -265,7 +268,7 @@ def rank_of(verdicts: Sequence[int]) -> str:
 
 def build_tables(records: Iterable[Record]) -> list[Table]:
     """Group records into tables of entries; of several records of one seed the latest counts."""
-    current = of_latest_definitions(records, lambda r: (_table_key(r), _entry_key(r)))
+    current = of_latest_definitions(of_latest_protocols(records), lambda r: (_table_key(r), _entry_key(r)))
     latest = {(_table_key(r), _entry_key(r), r.config.seed): r for r in current}
     ordered = [latest[key] for key in sorted(latest)]
     tables = []
@@ -280,9 +283,9 @@ def _best_first(entry: Entry) -> tuple[bool, float, str]:
     return entry.score is None, score if entry.metric and lower_is_better(entry.metric) else -score, entry.label
 
 
-def _table_key(r: Record) -> tuple[str, ...]:
-    c = r.config
-    return (c.task, r.data.dataset, c.protocol, c.changed, c.device, r.machine.label, r.data.fingerprint)
+def _table_key(r: Record) -> tuple[str | int, ...]:
+    c, d = r.config, r.data
+    return c.task, d.task_version, d.dataset, c.protocol, c.changed, c.device, r.machine.label, d.fingerprint
 
 
 def _entry_key(r: Record) -> tuple[str, str]:

@@ -31,11 +31,11 @@ class HubSource(BaseModel, extra="forbid", frozen=True):
 class TaskSpec(BaseModel):
     """A task's YAML.
 
-    kind: what is learned; metric: what test reports; version: raise it when anything changes that moves scores, and
-    its caches are made anew, as those of a loader outside this package are whenever its file changes; num_classes: 1
-    where there are none; vocab_size: token ids, padding included, at most; max_len: tokens of a sequence, for language
-    modelling the context; num_inputs: sequences per example; languages: of a translation, from and to; auto: what
-    `--data auto` tries first.
+    kind: what is learned; metric: what test reports; version: raise it when anything changes that moves scores: its
+    runs stand apart from earlier ones, and its caches are made anew, as those of a loader outside this package are
+    whenever its file changes; num_classes: 1 where there are none; vocab_size: token ids, padding included, at most;
+    max_len: tokens of a sequence, for language modelling the context; num_inputs: sequences per example; languages: of
+    a translation, from and to; auto: what `--data auto` tries first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -310,6 +310,20 @@ def test_other_batch_sizes_are_other_tables(make_profile: Callable[..., ProfileR
     assert json.loads(first.model_dump_json())["mode"] == "train"
 
 
+def test_cells_before_an_edit_of_their_protocol_are_another_table(make_profile: Callable[..., ProfileRecord]) -> None:
+    def profiled(model: str, seq_len: int, day: int, dim: int) -> ProfileRecord:
+        record = make_profile(model, seq_len, 5.0).model_copy(update={"created": f"2026-01-0{day}T00:00:00+00:00"})
+        changed = record.config.model.model_copy(update={"dim": dim})
+        return record.model_copy(update={"config": record.config.model_copy(update={"model": changed})})
+
+    now = [profiled("rfa", seq_len, 2, 128) for seq_len in (1024, 2048)]
+    one, other = build_groups([*now, profiled("softmax", 1024, 1, 64), profiled("softmax", 2048, 1, 64)])
+    assert (one.labels, one.lengths) == (["rfa"], [1024, 2048])
+    assert (other.labels, other.lengths) == (["softmax"], [1024, 2048])
+    assert "with model.dim=64" in other.title
+    assert "model.dim" not in one.title
+
+
 def test_other_threads_are_other_tables(make_profile: Callable[..., ProfileRecord]) -> None:
     one = make_profile("rfa", 1024, 10.0)
     other = one.model_copy(update={"machine": one.machine.model_copy(update={"threads": one.machine.threads + 1})})

@@ -99,6 +99,46 @@ def test_seeds_before_and_after_an_edit_are_not_mixed(edited: str, make_record: 
     assert rows(build_tables([after, *before, *again]))[0]["seeds"] == 3
 
 
+def test_runs_before_an_edit_of_their_protocol_stand_apart(make_record: Callable[..., Record]) -> None:
+    """As if --set had said what was different then: the newest run tells what the protocol is now."""
+
+    def ran(model: str, day: int, steps: int, overrides: str = "", **train: object) -> Record:
+        record = make_record(model, created=f"2026-01-0{day}T00:00:00+00:00")
+        changed = record.config.train.model_copy(update={"steps": steps, **train})
+        return record.model_copy(
+            update={"config": record.config.model_copy(update={"train": changed, "overrides": overrides})}
+        )
+
+    lr = {"overrides": "train.lr=1", "lr": 1.0}
+    # What a run was compiled or saved by does not make its protocol another one.
+    alike = [ran("linear", 3, 700, compile=True), ran("sdpa", 4, 700, checkpoint_every=7)]
+    before = [ran("softmax", 1, 600), ran("rfa", 1, 600), ran("rfa", 1, 600, **lr)]  # type: ignore[arg-type]
+    tables = build_tables([*alike, ran("rfa", 2, 700), ran("rfa", 2, 700, **lr), *before])  # type: ignore[arg-type]
+    assert {t.first.config.protocol_label: sorted(e.label for e in t.entries) for t in tables} == {
+        "quick": ["linear", "rfa", "sdpa"],
+        "quick with train.steps=600": ["rfa", "softmax"],
+        "quick with train.lr=1": ["rfa"],
+        "quick with train.lr=1 train.steps=600": ["rfa"],
+    }
+    assert len({t.slug for t in tables}) == 4
+    back = build_tables([*alike, ran("rfa", 5, 600), *before])  # the file as it was again
+    labels = {t.first.config.protocol_label: sorted(e.label for e in t.entries) for t in back}
+    assert labels["quick"] == ["rfa", "softmax"]
+    assert labels["quick with train.steps=700"] == ["linear", "sdpa"]
+
+
+def test_versions_of_a_task_stand_apart(make_record: Callable[..., Record]) -> None:
+    old, new = make_record("softmax"), make_record("rfa")
+    new = new.model_copy(update={"data": new.data.model_copy(update={"task_version": 2})})
+    first, second = build_tables([new, old])
+    assert first.title.startswith("text on ")
+    assert second.title.startswith("text version 2 on ")
+    assert first.slug != second.slug
+    digests = {old.config.digest("f", "", version) for version in (1, 2, 3)}
+    assert len(digests) == 3
+    assert old.config.digest("f") in digests
+
+
 def test_runs_without_a_result_stay_visible(make_record: Callable[..., Record]) -> None:
     records = [make_record("softmax", None, status="oom", reason="no memory"), make_record("rfa")]
     tables = build_tables(records)
