@@ -160,8 +160,10 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
         _set_aside(record_path(plan.out, plan.record.run_id))
         earlier = None if plan.force else plan.finished()
         if earlier:
-            name = earlier.run_id
-            say(f"{numbers[name]} {name}: finished on {earlier.created}, not run again (--force does)")
+            name, then, now = earlier.run_id, earlier.code.short, plan.record.code
+            # Only a plugin's text decides what is run anew; an edit of the code itself has to be seen.
+            at = f"commit {then}" + (f", the code is now at {now.short}" if now.dirty or now.short != then else "")
+            say(f"{numbers[name]} {name}: finished on {earlier.created} at {at}; not run again (--force does)")
             records.append(earlier)
             continue
         if plan.force:

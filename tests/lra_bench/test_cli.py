@@ -94,7 +94,7 @@ def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
     assert table["model"].tolist() == ["mine", "majority class"]
-    assert table["settings"][0] == "temperature=2.0"
+    assert table["settings"][0] == "temperature=2"
     # An edited plugin is another attention: its old run is not taken for finished.
     plugin.write_text(plugin.read_text() + "\n# changed\n")
     again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)

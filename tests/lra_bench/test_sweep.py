@@ -182,6 +182,23 @@ def test_what_another_sweep_has_finished_meanwhile_is_taken(reviews: Path, tmp_p
     assert (ours.status, ours.created > theirs.created) == ("ok", True)
 
 
+def test_what_was_run_by_other_code_is_said(reviews: Path, tmp_path: Path) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+
+    def told(commit: str, dirty: bool = False) -> str:
+        lines: list[str] = []
+        now = plan.record.code.model_copy(update={"commit": commit, "dirty": dirty})
+        asked = plan.model_copy(update={"record": plan.record.model_copy(update={"code": now})})
+        run_cells([asked], Recording(), say=lines.append)
+        return lines[0]
+
+    code = plan.record.code.model_copy(update={"commit": "a" * 40, "dirty": False})
+    write_record(tmp_path, plan.record.model_copy(update={"status": "ok", "reason": "", "code": code}))
+    assert told("a" * 40).endswith(f"at commit {'a' * 12}; not run again (--force does)")
+    for commit, dirty, now in (("b", False, "b" * 12), ("a", True, "a" * 12 + "-dirty")):
+        assert f"at commit {'a' * 12}, the code is now at {now}; not run again" in told(commit * 40, dirty)
+
+
 @pytest.mark.parametrize("damage", [b"{", b'{"schema_version": 99}', b"\xff"])
 def test_a_record_that_cannot_be_read_is_set_aside_not_lost(
     reviews: Path, tmp_path: Path, damage: bytes, capsys: pytest.CaptureFixture[str]
