@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,6 +13,7 @@ from .records import AnyRecord, ProfileRecord
 _ELSEWHERE = {"train.precision", "train.compile", "train.checkpoint_every"}
 # Of a profile these are the command's options.
 _OPTIONS = {"data.max_len", "train.batch_size"}
+_NAMED = re.compile(r"(?:^| )(\w+\.\w+)=")
 
 
 def of_latest_protocols(records: Iterable[AnyRecord]) -> list[AnyRecord]:
@@ -25,9 +27,13 @@ def of_latest_protocols(records: Iterable[AnyRecord]) -> list[AnyRecord]:
 
 
 def _renamed(r: AnyRecord, now: dict[str, Any]) -> AnyRecord:
-    words: list[str] = [as_typed(name, value) for name, value in _settings(r).items() if value != now[name]]
-    overrides = " ".join([r.config.overrides, *words]).strip()
-    return r.model_copy(update={"config": r.config.model_copy(update={"overrides": overrides})})
+    then = _settings(r)
+    leave = _ELSEWHERE | (_OPTIONS if isinstance(r, ProfileRecord) else set())
+    edited = {name for name, value in then.items() if value != now[name]} - leave
+    if not edited:
+        return r
+    words = sorted(as_typed(name, then[name]) for name in edited.union(_NAMED.findall(r.config.overrides)))
+    return r.model_copy(update={"config": r.config.model_copy(update={"overrides": " ".join(words)})})
 
 
 def _protocol(r: AnyRecord) -> tuple[str, ...]:
@@ -35,13 +41,8 @@ def _protocol(r: AnyRecord) -> tuple[str, ...]:
 
 
 def _settings(r: AnyRecord) -> dict[str, Any]:
-    leave = _ELSEWHERE | (_OPTIONS if isinstance(r, ProfileRecord) else set())
-    return {
-        name: value
-        for section in SECTIONS
-        for key, value in getattr(r.config, section).model_dump(mode="json").items()
-        if (name := f"{section}.{key}") not in leave
-    }
+    sections = {section: getattr(r.config, section).model_dump(mode="json") for section in SECTIONS}
+    return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
 
 
 def of_latest_definitions(records: Iterable[AnyRecord], key: Callable[[AnyRecord], object]) -> list[AnyRecord]:

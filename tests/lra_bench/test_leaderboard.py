@@ -109,16 +109,16 @@ def test_runs_before_an_edit_of_their_protocol_stand_apart(make_record: Callable
             update={"config": record.config.model_copy(update={"train": changed, "overrides": overrides})}
         )
 
-    lr = {"overrides": "train.lr=1", "lr": 1.0}
+    warm = {"overrides": "train.warmup=7", "warmup": 7}
     # What a run was compiled or saved by does not make its protocol another one.
     alike = [ran("linear", 3, 700, compile=True), ran("sdpa", 4, 700, checkpoint_every=7)]
-    before = [ran("softmax", 1, 600), ran("rfa", 1, 600), ran("rfa", 1, 600, **lr)]  # type: ignore[arg-type]
-    tables = build_tables([*alike, ran("rfa", 2, 700), ran("rfa", 2, 700, **lr), *before])  # type: ignore[arg-type]
+    before = [ran("softmax", 1, 600), ran("rfa", 1, 600), ran("rfa", 1, 600, **warm)]  # type: ignore[arg-type]
+    tables = build_tables([*alike, ran("rfa", 2, 700), ran("rfa", 2, 700, **warm), *before])  # type: ignore[arg-type]
     assert {t.first.config.protocol_label: sorted(e.label for e in t.entries) for t in tables} == {
         "quick": ["linear", "rfa", "sdpa"],
         "quick with train.steps=600": ["rfa", "softmax"],
-        "quick with train.lr=1": ["rfa"],
-        "quick with train.lr=1 train.steps=600": ["rfa"],
+        "quick with train.warmup=7": ["rfa"],
+        "quick with train.steps=600 train.warmup=7": ["rfa"],  # in the order that --set has them
     }
     assert len({t.slug for t in tables}) == 4
     back = build_tables([*alike, ran("rfa", 5, 600), *before])  # the file as it was again
