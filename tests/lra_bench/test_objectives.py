@@ -16,6 +16,7 @@ from lra_bench.display import markdown
 from lra_bench.leaderboard import rows
 from lra_bench.objectives import Evaluation, LanguageModelling, objective_of
 from lra_bench.packing import unpack_numbers
+from lra_bench.plugins import load_plugins
 from lra_bench.records import Record, Score
 from lra_bench.resolve import resolve
 from lra_bench.stats import score_of_sums
@@ -24,7 +25,7 @@ from lra_bench.trainer import Diverged, Trainer
 from tasks import Metric, Task, load_task
 
 from .conftest import TINY
-from .test_cli import lra_bench
+from .test_cli import code_block, lra_bench
 
 CAUSAL = ["sdpa", "linear", "rfa", "rfa-gate-arccos"]
 TEXT = "Sing, O goddess, the anger of Achilles son of Peleus. " * 60
@@ -224,3 +225,18 @@ def test_command_line_from_text_to_table(book: Path, tmp_path: Path) -> None:
     refused = lra_bench("bench", "--task", "lm", "--models", "linformer", "--data", book, "--out", out)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "no causal form" in refused.stderr
+
+
+def test_the_documented_mix_translates(tmp_path: Path) -> None:
+    plugin = tmp_path / "mixed.py"
+    plugin.write_text(code_block("docs/language.md", "# mixed.py"))
+    load_plugins([str(plugin)])
+    config = resolve("mt", "rfa-exact-across", "quick", overrides={**TINY, "cross.num_features": 8})
+    model = objective_of(config).build_model().eval()
+    source, target = torch.randint(3, 300, (2, 9)), torch.randint(3, 300, (2, 5))
+    mask = torch.arange(9) >= torch.tensor([[5], [9]])
+    expected = model(source, mask, target)
+    torch.testing.assert_close(model(torch.where(mask, 7, source), mask, target), expected)
+    assert not torch.equal(model(torch.where(mask, 7, source), None, target), expected)
+    translated = model.translate(source, mask, begin=1, end=2, max_steps=4, beam=2)  # type: ignore[operator]
+    assert translated.shape[0] == 2
