@@ -17,6 +17,7 @@ COLUMNS = (
     " accuracy accuracy_std accuracy_ci95 accuracy_last plateau test_size step_time_ms steps_per_sec tokens_per_sec"
     " peak_memory_mb speed_vs_softmax memory_vs_softmax params params_ratio flops_per_step train_time_s steps status"
     " reason device threads precision compiled torch python commit fingerprint other_cpu_percent other_gpu_percent"
+    " task_version"
 ).split()
 
 SCORE_PARTS = ("", "_std", "_ci95", "_last")
@@ -27,7 +28,8 @@ def rows(tables: Iterable[Table]) -> list[dict[str, Any]]:
     flat = []
     for table in tables:
         own = [row_of(table, entry) for entry in table.entries]
-        shared = {key: own[0][key] for key in ("task", "dataset", "protocol", "overrides", "test_size", "fingerprint")}
+        of_the_table = "task dataset protocol overrides test_size fingerprint task_version".split()
+        shared = {key: own[0][key] for key in of_the_table}
         guesses = [
             {
                 **dict.fromkeys(COLUMNS),
@@ -86,6 +88,7 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         "commit": r.code.short,
         "fingerprint": r.data.fingerprint[:12],
         **{name: _round(entry.profiled(name), 1) for name in ("other_cpu_percent", "other_gpu_percent")},
+        "task_version": r.data.task_version,
     }
 
 

@@ -28,7 +28,9 @@ Data = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
-Settings = Annotated[list[str], typer.Option("--set", help="Override a setting: train.steps=200, model.dim=128, …")]
+Settings = Annotated[
+    list[str], typer.Option("--set", help="Override a setting: train.steps=200, attention.num_features=32, …")
+]
 Compile = Annotated[
     Optional[bool],  # noqa: UP045
     typer.Option("--compile/--no-compile", help="torch.compile; by default for long runs, on a GPU as CUDA graphs."),
