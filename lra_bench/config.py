@@ -126,6 +126,8 @@ SECTIONS: dict[str, type[Section]] = {
     "train": TrainConfig,
     "evaluation": EvaluationConfig,
 }
+# Changing these cannot change a result, so they do not make a protocol another one.
+NEUTRAL_SETTINGS = frozenset({"train.checkpoint_every"})
 
 
 class AttentionConfig(Section):
@@ -214,7 +216,8 @@ class RunConfig(Section):
         YAML, see TaskSpec.
         """
         content = self.model_dump(mode="json", exclude={"data_source", "plugins", "overrides"})
-        del content["train"]["checkpoint_every"]
+        for section, _, name in (key.partition(".") for key in NEUTRAL_SETTINGS):
+            del content[section][name]
         del content["attention"]["changed"]
         content |= {"fingerprint": fingerprint, "plugin_source": plugin_source}
         if task_version > 1:  # first versions had their digests before this counted

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .config import SECTIONS, as_typed
+from .config import NEUTRAL_SETTINGS, SECTIONS, as_typed
 from .records import AnyRecord, ProfileRecord
 
 # Not the protocol's to say alone, and told by tables in other words: what the machine can do, and how steps ran.
-_ELSEWHERE = {"train.precision", "train.compile", "train.checkpoint_every"}
+_ELSEWHERE = NEUTRAL_SETTINGS | {"train.precision", "train.compile"}
 # Of a profile these are the command's options.
 _OPTIONS = {"data.max_len", "train.batch_size"}
 _NAMED = re.compile(r"(?:^| )(\w+\.\w+)=")

@@ -12,15 +12,13 @@ from pydantic import BaseModel, ValidationError
 from tasks import Kind
 
 from . import ROOT
-from .config import SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
+from .config import NEUTRAL_SETTINGS, SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
 from .machine import has_bf16
 
 CONFIGS = ROOT / "configs"
 
 # Sections of --set besides those of a protocol: the attention's own settings, and those of cross attention alone.
 ATTENTION_SECTIONS = ("attention", "cross")
-# Changing these cannot change a result, so they do not make a protocol another one.
-NEUTRAL_SETTINGS = frozenset({"train.checkpoint_every"})
 
 
 class Protocol(BaseModel, extra="forbid", frozen=True):

@@ -26,7 +26,7 @@ from tasks import load_task
 
 from .conftest import tiny
 from .test_cli import SETTINGS
-from .test_efficiency import SMALL
+from .test_profile_grid import SMALL
 from .test_survival import LONG, wait_for
 from .test_survival import start as start_command
 
