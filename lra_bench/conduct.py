@@ -1,9 +1,12 @@
-"""What every table takes for granted of an attention, tried on one layer: it looks neither ahead nor at padding."""
+"""What every table takes for granted of an attention, tried on one layer.
+
+Its tokens see each other, but none that is ahead, padding or of another example.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import torch
@@ -20,6 +23,15 @@ LENGTH = 192
 # Outputs count as moved by more than this share of what the same change does where it may. One token too many of LENGTH
 # does more; the rounding of an attention in which what must not count cancels does far less.
 SHARE = 0.01
+# Of a token that sees no other one nothing moves; of one that sees others, much more than this.
+ROUNDING = 1e-5
+# Of what an attention draws at random: nobody's seed, so that inputs are never drawn from the same numbers.
+SEED = 2**40 + 1
+
+AHEAD = "looks ahead: its causal form changes with later tokens"
+PADDING = "looks at padding: its outputs change with what is under the mask"
+EXAMPLES = "mixes examples: its outputs change with the other examples of the batch"
+ALONE = "mixes no tokens: no output changes with any other token"
 
 
 class LooksAhead(Exception):
@@ -27,24 +39,57 @@ class LooksAhead(Exception):
 
 
 def check_conduct(config: RunConfig, device: torch.device) -> str:
-    """Try the run's attention with initial weights, in float32; what tables should say of it, mostly nothing.
+    """Try the run's attention with initial weights; what tables should say of it, mostly nothing.
 
-    One that cannot run so is not judged. Raises LooksAhead for a causal attention that sees later tokens.
+    In float32, or in bfloat16 where it takes nothing else; one that runs in neither is not judged. Raises LooksAhead
+    for a causal attention that sees later tokens.
     """
     model, attention, max_len = config.model, config.attention, config.data.max_len
-    faults = set()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    faults: list[str] = []
+    with _own_randomness(device), torch.no_grad():
         torch.manual_seed(config.seed)
-        x = torch.randn(1, min(max_len, LENGTH), model.dim, device=device)
+        x = torch.randn(2, min(max_len, LENGTH), model.dim, device=device)
         for form, which in NEEDS[task_spec(config.task).kind]:
             with suppress(Exception):
                 settings = getattr(attention, which)
                 layer = build_attention(attention.name, model.dim, model.num_heads, max_len, **settings)
-                if _FAULTS[form](layer.to(device).eval(), x):
-                    faults.add(form)
-    if "causal" in faults:
-        raise LooksAhead(f"attention {attention.name!r} looks ahead: its causal form changes with later tokens")
-    return "looks at padding: its outputs change with what is under the mask" if faults else ""
+                faults += find_faults(form, layer.to(device).eval(), x)
+    if AHEAD in faults:
+        raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
+    return "; ".join(dict.fromkeys(faults))
+
+
+def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
+    return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+def find_faults(form: str, layer: Any, x: Tensor) -> list[str]:
+    """What is wrong with a form of a layer (`encoder`, `causal`, `cross`). x: inputs to try, `[2, seq_len, dim]`."""
+
+    def outputs(t: Tensor) -> Tensor:
+        if form == "cross":
+            return layer.cross(t, layer.remember(t))
+        return layer.causal(t)[0] if form == "causal" else layer(t)
+
+    one = x[:1]
+    sees_too_much, too_much = {
+        "encoder": (lambda: looks_at_padding(layer, one), PADDING),
+        "causal": (lambda: looks_ahead(layer, one), AHEAD),
+        "cross": (lambda: looks_at_padded_memory(layer, one), PADDING),
+    }[form]
+    checks = {
+        too_much: sees_too_much,
+        EXAMPLES: lambda: mixes_examples(outputs, x),
+        ALONE: lambda: sees_itself_alone(outputs, one),
+    }
+    return [fault for fault, check in checks.items() if _try(check, x.device)]
+
+
+def _try(check: Callable[[], bool], device: torch.device) -> bool:
+    for bf16 in (False, True):
+        with suppress(Exception), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            return check()
+    return False
 
 
 def looks_ahead(layer: Any, x: Tensor) -> bool:
@@ -52,7 +97,7 @@ def looks_ahead(layer: Any, x: Tensor) -> bool:
     seq_len = x.shape[1]
     positions = torch.arange(seq_len, device=x.device)
     for at in {seq_len // 2, seq_len - 2} & set(range(1, seq_len - 1)):
-        moved = _moved(lambda t: layer.causal(t)[0], x, positions == at)
+        moved = _moved(lambda t: layer.causal(t)[0], x, positions == at)[0]
         # Its own output moves by far more, with its query.
         if moved[:at].max() > SHARE * moved[at + 1 :].max():
             return True
@@ -70,11 +115,23 @@ def looks_at_padded_memory(layer: Any, x: Tensor) -> bool:
     return _sees(lambda t, mask: layer.cross(x, layer.remember(t, mask)), x, _last_third(x))
 
 
-_FAULTS: dict[str, Callable[[Any, Tensor], bool]] = {
-    "encoder": looks_at_padding,
-    "causal": looks_ahead,
-    "cross": looks_at_padded_memory,
-}
+def mixes_examples(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether outputs of the first of two examples change with the second. x: `[2, seq_len, dim]`."""
+    first, second = _moved(outputs, x, torch.tensor([[False], [True]], device=x.device))
+    return bool(first.max() > SHARE * second.max())
+
+
+def sees_itself_alone(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether outputs stay as they are when all tokens but their own are others. x: as for `looks_ahead`."""
+    seq_len = x.shape[1]
+    positions = torch.arange(seq_len, device=x.device)
+    for at in {seq_len // 2, seq_len - 1} - {0}:  # a block may end before the last one
+        moved = _moved(outputs, x, positions != at)[0]
+        if (
+            moved.max() == 0 or not moved[at] <= ROUNDING * moved.max()
+        ):  # at 0 nothing comes out yet, at NaN nothing is known
+            return False
+    return seq_len > 1
 
 
 def _last_third(x: Tensor) -> Tensor:
@@ -92,9 +149,10 @@ def _sees(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, padded: Tensor) -
 
 
 def _moved(call: Callable[[Tensor], Tensor], x: Tensor, where: Tensor) -> Tensor:
-    """By how much outputs move, `[seq_len]`, when x is another one at the positions `where`."""
+    """By how much outputs move, `[batch, seq_len]`, when x is another one at the positions `where`, of one or all."""
     outputs = []
-    for t in (x, torch.where(where[:, None], torch.randn_like(x), x)):
-        torch.manual_seed(0)  # what an attention draws at random is the same both times
-        outputs.append(call(t))
-    return (outputs[0] - outputs[1]).abs().amax(dim=(0, 2))
+    for t in (x, torch.where(where[..., None], torch.randn_like(x), x)):
+        with _own_randomness(x.device):
+            torch.manual_seed(SEED)  # what an attention draws at random is the same both times
+            outputs.append(call(t))
+    return (outputs[0] - outputs[1]).abs().amax(dim=2)

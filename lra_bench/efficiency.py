@@ -70,9 +70,15 @@ class Group:
             f" {distinct(r.machine.runtime for r in self.records)}; training {how};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
             f" A large matrix product reaches {_rate(first.matmul_flops_per_sec)} here."
+            + "".join(f" {name} {caveat}." for name, caveat in self.caveats.items())
             + (UNCERTAIN_NOTE if any(map(uncertain, self.records)) else "")
             + (CPU_NOTE if first.config.device == "cpu" else "")
         )
+
+    @property
+    def caveats(self) -> dict[str, str]:
+        """What has to be known of models that were measured, by label."""
+        return {label(r): r.caveat for r in self.records if r.caveat}
 
     @property
     def labels(self) -> list[str]:
@@ -170,7 +176,7 @@ def _row(group: Group, r: ProfileRecord) -> dict[str, Any]:
         "status": r.status,
         "device": r.machine.device,
         "params": r.params,
-        "reason": r.reason,
+        "reason": r.reason or r.caveat,
         "task": c.task,
         "protocol": c.protocol,
         "overrides": c.changed,

@@ -31,6 +31,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
 
     from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
+    from .conduct import LooksAhead, check_conduct
     from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
     from .step import build_accelerator
@@ -61,7 +62,10 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
                 outcome["profile"] = profile_training(config, accelerator, compiled, True, PROFILE_SECONDS, work)
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
-            outcome |= {"status": "ok", "reason": ""}
+            # Only now: it takes memory of its own.
+            outcome |= {"caveat": check_conduct(config, accelerator.device), "status": "ok", "reason": ""}
+        except LooksAhead as error:
+            outcome |= {"profile": None, "reason": str(error)}
         except Exception as error:
             outcome |= failure(error)
             accelerator.free_memory()

@@ -192,7 +192,8 @@ class Record(_Part):
 class ProfileRecord(_Part):
     """One model at one length in one mode, without training.
 
-    flops: of the matrix products of a step; matmul_flops_per_sec: what one large product reached on the same device.
+    reason, caveat: as of a Record; flops: of the matrix products of a step; matmul_flops_per_sec: what one large
+    product reached on the same device.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -200,6 +201,7 @@ class ProfileRecord(_Part):
     created: str
     status: Status
     reason: str = ""
+    caveat: str = ""
     config: RunConfig
     mode: Mode
     params: PositiveInt | None = None

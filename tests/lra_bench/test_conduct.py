@@ -1,4 +1,4 @@
-"""An attention that looks ahead, or at padding, is found out before its scores stand in a table."""
+"""An attention that sees what it must not, or nothing, is found out before its scores stand in a table."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from lra_bench.cell import run_cell
-from lra_bench.conduct import _FAULTS, LooksAhead, check_conduct, looks_ahead, looks_at_padded_memory, looks_at_padding
+from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, LooksAhead, check_conduct, find_faults
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
@@ -52,17 +53,63 @@ class Cancelling(SoftmaxAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         everything = v.sum(dim=2, keepdim=True)
-        return super().attend(q, k, v, padding_mask) + everything - everything.roll(1, dims=0)
+        return super().attend(q, k, v, padding_mask) + everything - v.flip(2).sum(dim=2, keepdim=True)
+
+
+class OfAnotherLayout(SoftmaxAttention):
+    """As by a kernel that takes `[batch, seq_len, heads, head_dim]`: heads see each other, tokens do not."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v))).transpose(1, 2)
+
+    def attend_causal(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool) -> Any:
+        return self.attend(q, k, v, None), None
+
+    def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Any:
+        return k, v
+
+    def read(self, q: Tensor, memory: Any) -> Tensor:
+        return self.attend(q, *memory, None)
+
+
+class SequenceFirst(OfAnotherLayout):
+    """As by a module that takes `[seq_len, batch, dim]`: examples see each other, tokens do not."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return F.scaled_dot_product_attention(*(t.transpose(0, 2) for t in (q, k, v))).transpose(0, 2)
+
+
+class Silent(SoftmaxAttention):
+    """Nothing comes out of it before it has learned."""
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, padding_mask) * 0.0
+
+
+class BlockLocal(SoftmaxAttention):
+    """Sees its block alone; of 50 or 192 tokens the last one is a block of its own, and so is the one in the middle."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        sizes = [25, 24, 1] if q.shape[2] == 50 else [96, 1, 95]
+        parts = zip(*(t.split(sizes, dim=2) for t in (q, k, v)), strict=True)
+        return torch.cat([F.scaled_dot_product_attention(*part) for part in parts], dim=2)
+
+
+class HalfPrecision(OfAnotherLayout):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        if q.dtype != torch.bfloat16:
+            raise TypeError("bfloat16 alone")
+        return super().attend(q, k, v, padding_mask)
 
 
 class Refusing(SoftmaxAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
-        raise TypeError("bfloat16 alone")
+        raise TypeError("64 heads alone")
 
 
-def layer_and_inputs(cls: type[SoftmaxAttention], seq_len: int) -> tuple[nn.Module, Tensor]:
+def faults_of(cls: type[SoftmaxAttention], seq_len: int, form: str = "encoder") -> list[str]:
     torch.manual_seed(0)
-    return cls(16, 2, 500).eval(), torch.randn(1, seq_len, 16)
+    return find_faults(form, cls(16, 2, 500).eval(), torch.randn(2, seq_len, 16))
 
 
 @pytest.mark.parametrize(("name", "settings"), FORMS)
@@ -70,22 +117,32 @@ def layer_and_inputs(cls: type[SoftmaxAttention], seq_len: int) -> tuple[nn.Modu
 @torch.no_grad()
 def test_ours_behave(name: str, settings: dict[str, Any], seq_len: int) -> None:
     torch.manual_seed(0)
-    layer, x = build_attention(name, 16, 2, 500, **settings).eval(), torch.randn(1, seq_len, 16)
-    assert [form for form in attention_forms(name, settings) if _FAULTS[form](layer, x)] == []
+    layer, x = build_attention(name, 16, 2, 500, **settings).eval(), torch.randn(2, seq_len, 16)
+    forms = attention_forms(name, settings)
+    assert {form: find_faults(form, layer, x) for form in forms} == {form: [] for form in forms}
 
 
 @pytest.mark.parametrize("seq_len", [3, 50, 192])
 @torch.no_grad()
 def test_faults_are_found(seq_len: int) -> None:
-    layer, x = layer_and_inputs(Peeking, seq_len)
-    assert looks_ahead(layer, x)
-    assert not looks_at_padding(layer, x)
-    layer, x = layer_and_inputs(Maskless, seq_len)
-    assert looks_at_padding(layer, x)
-    assert looks_at_padded_memory(layer, x)
-    assert not looks_ahead(layer, x)
-    assert looks_at_padding(*layer_and_inputs(Inverted, seq_len))
-    assert not looks_at_padding(*layer_and_inputs(Cancelling, seq_len))
+    assert faults_of(Peeking, seq_len, "causal") == [AHEAD]
+    assert faults_of(Peeking, seq_len) == []
+    assert faults_of(Maskless, seq_len) == faults_of(Maskless, seq_len, "cross") == [PADDING]
+    assert faults_of(Maskless, seq_len, "causal") == []
+    assert faults_of(Inverted, seq_len) == [PADDING]
+    assert faults_of(Cancelling, seq_len) == []
+    for form in ("encoder", "causal", "cross"):
+        unmasked = [PADDING] if form == "cross" else []  # where a query sees what has its own number
+        for cls in (OfAnotherLayout, HalfPrecision):
+            assert faults_of(cls, seq_len, form) == [*unmasked, ALONE]
+        assert faults_of(SequenceFirst, seq_len, form) == [*unmasked, EXAMPLES, ALONE]
+    assert faults_of(Silent, seq_len) == faults_of(Refusing, seq_len) == []
+
+
+@torch.no_grad()
+def test_a_token_without_a_neighbour_is_not_taken_for_all() -> None:
+    assert ALONE not in faults_of(BlockLocal, 50)
+    assert ALONE not in faults_of(BlockLocal, 192)
 
 
 def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,8 +158,12 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_conduct(configs["lm"], CPU) == ""
     for task in ("text", "mt"):
         assert check_conduct(configs[task], CPU).startswith("looks at padding: ")
-    registry["softmax"] = Refusing
-    assert check_conduct(configs["text"], CPU) == ""
+    registry["softmax"] = SequenceFirst
+    assert check_conduct(configs["text"], CPU) == f"{EXAMPLES}; {ALONE}"
+    assert check_conduct(configs["mt"], CPU) == f"{EXAMPLES}; {ALONE}; {PADDING}"  # causal first, then across
+    for harmless in (Cancelling, Refusing):
+        registry["softmax"] = harmless
+        assert check_conduct(configs["text"], CPU) == ""
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from lra_bench.conduct import AHEAD, ALONE
 from lra_bench.efficiency import COLUMNS
 from lra_bench.isolated import Ending
 from lra_bench.profile_cell import ProfilePlan
@@ -74,7 +75,27 @@ def test_a_crashing_plugin_is_a_row(tmp_path: Path) -> None:
     assert table.loc[("crash", "inference"), "status"] == "ok"
     assert table.loc[("crash", "train"), "status"] == "failed"
     assert "code 3" in table.loc[("crash", "train"), "reason"]
+    assert table.loc[("crash", "inference"), "reason"] == ALONE  # its values are what comes out
+    assert f" crash {ALONE}. " in (out / "efficiency.md").read_text().splitlines()[-1]
     assert table.loc[("linear", "train"), "status"] == "ok"
+
+
+def test_a_causal_attention_that_looks_ahead_has_no_time(tmp_path: Path) -> None:
+    plugin = tmp_path / "peek.py"
+    plugin.write_text(
+        "from models import register_attention\nfrom models.attention.softmax import SoftmaxAttention\n"
+        "@register_attention('peek')\nclass Peek(SoftmaxAttention):\n"
+        "    def attend_causal(self, q, k, v, x, state, keep_state):\n        return self.attend(q, k, v, None), None\n"
+    )
+    out = tmp_path / "out"
+    options = ("--plugin", plugin, "--models", "peek", "--lengths", "64", "--out", out, *SMALL)
+    done = lra_bench("profile", "--task", "lm", *options)
+    assert done.returncode == 1, done.stderr
+    table = pd.read_csv(out / "efficiency.csv")
+    assert (table["status"] == "failed").all()
+    assert table["step_time_ms"].isna().all()
+    assert (table["reason"] == f"attention 'peek' {AHEAD}").all()
+    assert "Traceback" not in done.stderr
 
 
 def test_without_room_for_a_socket_a_cell_starts_from_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
