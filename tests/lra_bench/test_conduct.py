@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from lra_bench.cell import run_cell
-from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, LooksAhead, check_conduct, find_faults
+from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, STATE, LooksAhead, check_conduct, find_faults
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
@@ -54,6 +54,14 @@ class Cancelling(SoftmaxAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         everything = v.sum(dim=2, keepdim=True)
         return super().attend(q, k, v, padding_mask) + everything - v.flip(2).sum(dim=2, keepdim=True)
+
+
+class Forgetful(SoftmaxAttention):
+    """From one part of a sequence to the next it loses the last of the tokens it has seen."""
+
+    def attend_causal(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool) -> Any:
+        y, state = super().attend_causal(q, k, v, x, state, keep_state)
+        return y, state and state._replace(length=state.length - 1)
 
 
 class OfAnotherLayout(SoftmaxAttention):
@@ -125,7 +133,8 @@ def test_ours_behave(name: str, settings: dict[str, Any], seq_len: int) -> None:
 @pytest.mark.parametrize("seq_len", [3, 50, 192])
 @torch.no_grad()
 def test_faults_are_found(seq_len: int) -> None:
-    assert faults_of(Peeking, seq_len, "causal") == [AHEAD]
+    assert faults_of(Peeking, seq_len, "causal") == [AHEAD, STATE]
+    assert faults_of(Forgetful, seq_len, "causal") == [STATE]
     assert faults_of(Peeking, seq_len) == []
     assert faults_of(Maskless, seq_len) == faults_of(Maskless, seq_len, "cross") == [PADDING]
     assert faults_of(Maskless, seq_len, "causal") == []
@@ -161,6 +170,11 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     registry["softmax"] = SequenceFirst
     assert check_conduct(configs["text"], CPU) == f"{EXAMPLES}; {ALONE}"
     assert check_conduct(configs["mt"], CPU) == f"{EXAMPLES}; {ALONE}; {PADDING}"  # causal first, then across
+    registry["softmax"] = Forgetful
+    assert check_conduct(configs["mt"], CPU) == STATE
+    carrying = configs["lm"].evaluation.model_copy(update={"carry_state": True})
+    assert check_conduct(configs["lm"], CPU) == ""
+    assert check_conduct(configs["lm"].model_copy(update={"evaluation": carrying}), CPU) == STATE
     for harmless in (Cancelling, Refusing):
         registry["softmax"] = harmless
         assert check_conduct(configs["text"], CPU) == ""
