@@ -5,8 +5,8 @@ Its tokens see each other, but none that is ahead, padding or of another example
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import torch
@@ -49,7 +49,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
     kind = task_spec(config.task).kind
     carried = kind == "translation" or config.evaluation.carry_state
     faults: list[str] = []
-    with _own_randomness(device), torch.no_grad():
+    with _own_randomness(device), _unrounded_products(), torch.no_grad():
         torch.manual_seed(config.seed)
         x = torch.randn(2, min(max_len, LENGTH), model.dim, device=device)
         for form, which in NEEDS[kind]:
@@ -64,6 +64,16 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
+
+
+@contextmanager
+def _unrounded_products() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")  # a run in bf16 has TF32, see step.set_matmul_precision
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[str]:

@@ -181,6 +181,23 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_it_leaves_the_runs_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def faults(*_: object) -> list[str]:
+        seen.append(torch.get_float32_matmul_precision())
+        return []
+
+    monkeypatch.setattr("lra_bench.conduct.find_faults", faults)
+    torch.set_float32_matmul_precision("high")
+    try:
+        check_conduct(resolve("text", "softmax", "quick"), CPU)
+        seen.append(torch.get_float32_matmul_precision())
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert seen == ["highest", "high"]
+
+
 def test_a_table_tells(reviews: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "maskless.py"
     plugin.write_text(

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_map_only
 from lra_bench.batching import Batch, DeviceSplit, TrainingOrder
 from lra_bench.build import build_model
 from lra_bench.compiling import compiles
+from lra_bench.conduct import check_conduct
 from lra_bench.config import RunConfig
 from lra_bench.machine import card_busy_percent
 from lra_bench.memory import MIB, PeakMemory
@@ -81,6 +82,11 @@ def build_step(config: RunConfig, accelerator: Accelerator, compiled: bool = Fal
     objective = objective_of(config)
     model = objective.build_model().to(accelerator.device).train()
     return objective, TrainingStep(objective, model, accelerator, compiled)
+
+
+@each_cell
+def test_ours_behave_on_a_card(task: str, model: str, bf16_accelerator: Accelerator) -> None:
+    assert check_conduct(resolve(task, model, "quick", device="cuda", overrides=TINY), CARD) == ""
 
 
 @each_cell
