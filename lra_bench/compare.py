@@ -37,6 +37,12 @@ class Comparison:
         return self.table.tables if isinstance(self.table, Overview) else (self.table,)
 
     @property
+    def caveats(self) -> dict[str, str]:
+        """What has to be known of a score of either, by label: of its attention, or of a seed that has none."""
+        entries = (entry for table in self.tables for entry in table.entries)
+        return {e.label: e.reason for e in entries if e.label in (self.first, self.second) and e.reason}
+
+    @property
     def metric(self) -> Metric:
         return self.tables[0].metric
 
@@ -55,6 +61,7 @@ class Comparison:
             "ci95": self.difference.interval if np.isfinite(self.difference.interval).all() else None,
             "paired": self.difference.paired,
             "better": self.better,
+            "caveats": self.caveats,
         }
 
     def __str__(self) -> str:
@@ -74,7 +81,8 @@ class Comparison:
                 f"{self.better} is better than {worse} by {abs(self.difference.value):.{digits}f} {unit}"
                 f" (95 % interval {low:.{digits}f} to {high:.{digits}f})"
             )
-        return f"{self.table.title}: {scores}; {verdict}, {how}"
+        caveats = "".join(f"; {label}: {reason}" for label, reason in self.caveats.items())
+        return f"{self.table.title}: {scores}; {verdict}, {how}{caveats}"
 
 
 def compare(tables: Iterable[Table], first: str, second: str) -> list[Comparison]:

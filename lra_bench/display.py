@@ -65,6 +65,7 @@ def display(table: Table) -> Display:
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
             "memory_vs_softmax": _text(row["memory_vs_softmax"], ".2f"),
             "params": _text(row["params"], ",") + _over(entry),
+            "seeds": _seeds(entry),
             "train_time_s": _text(row["train_time_s"], ",.0f"),
         }
         if row["plateau"]:
@@ -77,6 +78,11 @@ def display(table: Table) -> Display:
         body.append([guess.get(key, "") for key in HEADER])
     header = list((HEADER | {"score": axis_label(table.metric)}).values())
     return Display(table.slug, table.title, header, body, _note(table))
+
+
+def _seeds(entry: Entry) -> str:
+    scored, all_seeds = len(entry.scores), len(entry.records)
+    return f"{scored} of {all_seeds}" if 0 < scored < all_seeds else str(all_seeds)
 
 
 def _over(entry: Entry) -> str:
@@ -166,7 +172,7 @@ def display_overview(overview: Overview) -> Display:
     tables, body = overview.tables, []
     for row in overview.rows:
         slower = overview.ratio(row, "step_time_ms")
-        cells = ["" if e is None else e.status if e.score is None else _score(e, 1) for e in row.entries]
+        cells = ["" if e is None else e.status if e.score is None else _marked(e) for e in row.entries]
         means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
         run = [e for e in row.entries if e]
         label = row.label + next(filter(None, map(_over, run)), "")
@@ -179,6 +185,7 @@ def display_overview(overview: Overview) -> Display:
     for name, scores in overview.baselines.items():
         body.append(["", name, *(f"{score:.1f}" for score in (*scores, mean(scores))), "", "", ""])
     tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
+    marked = any(e and e.score is not None and e.reason for row in overview.rows for e in row.entries)
     return Display(
         overview.slug,
         overview.title,
@@ -187,8 +194,13 @@ def display_overview(overview: Overview) -> Display:
         "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"
         " × are geometric means of the ratios to softmax in the tables below, which say what they were measured on."
         " Over 110 %: of softmax's parameters. *: timed while others took more than 10 % of the CPU or the GPU."
+        f"{' †: see the status in the tables below.' if marked else ''}"
         f" {_tie(entry for table in tables for entry in table.entries)}",
     )
+
+
+def _marked(entry: Entry) -> str:
+    return _score(entry, 1) + ("†" if entry.reason else "")
 
 
 def display_published_overview(overview: Overview) -> Display | None:
@@ -271,6 +283,7 @@ _LATEX = str.maketrans(
         "^": r"\textasciicircum{}",
         "×": r"$\times$",
         "±": r"$\pm$",
+        "†": r"$\dagger$",
     }
 )
 

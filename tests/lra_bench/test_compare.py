@@ -106,6 +106,7 @@ def test_pairs_show_what_intervals_do_not(make_record: Make) -> None:
     assert other.difference.interval == pytest.approx(
         (-found.difference.interval[1], -found.difference.interval[0]), abs=0.15
     )
+    assert (other.caveats, other.as_row()["caveats"]) == ({}, {})
     # Without the pairs the same numbers are a tie.
     blind = [r.model_copy(update={"result": r.result.model_copy(update={"right": ""})}) for r in records if r.result]
     (found,) = compare(build_tables(blind), "rfa", "softmax")
@@ -130,6 +131,14 @@ def test_models_that_answer_alike_tie(make_record: Make) -> None:
     assert [table.rank(entry) for entry in table.entries] == ["1=", "1="]
     (found,) = compare([table], "softmax", "sdpa")
     assert (found.difference.interval, found.better) == ((0.0, 0.0), None)
+
+
+def test_what_has_to_be_known_of_either_is_said(make_record: Make) -> None:
+    marked = make_record("rfa", 60.0).model_copy(update={"caveat": "mixes examples"})
+    other = make_record("linear", 60.0).model_copy(update={"caveat": "looks at padding"})
+    (found,) = compare(build_tables([marked, other, make_record("softmax", 50.0)]), "softmax", "rfa")
+    assert str(found).endswith("; rfa: mixes examples")
+    assert found.as_row()["caveats"] == {"rfa": "mixes examples"}
 
 
 def test_seeds_are_averaged_example_by_example(make_record: Make) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from lra_bench.display import latex, markdown
+from lra_bench.display import display, latex, markdown
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
 from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, dashed, write_plots
 from lra_bench.published import published_points
@@ -44,6 +44,16 @@ def test_seeds_are_aggregated_and_items_not_counted_twice(make_record: Callable[
     assert (row["seeds"], row["accuracy"], row["accuracy_std"]) == (3, 62.0, 2.0)
     (single,) = rows(build_tables([make_record(accuracy=62.0)]))
     assert row["accuracy_ci95"] == single["accuracy_ci95"]
+
+
+def test_a_mean_of_fewer_seeds_than_were_run_says_so(make_record: Callable[..., Record]) -> None:
+    diverged = make_record(accuracy=None, seed=2, status="diverged", reason="the loss is nan at step 7")
+    (table,) = build_tables([make_record(seed=0), make_record(seed=1), diverged, make_record("softmax")])
+    lines = {line[1]: dict(zip(display(table).header, line, strict=True)) for line in display(table).body}
+    assert (lines["rfa"]["seeds"], lines["rfa"]["status"]) == ("2 of 3", "diverged: the loss is nan at step 7")
+    assert lines["softmax"]["seeds"] == "1"
+    (table,) = build_tables([diverged])
+    assert display(table).body[0][-2:] == ["1", "diverged: the loss is nan at step 7"]
 
 
 def test_curves_are_of_the_seeds_that_were_validated(make_record: Callable[..., Record]) -> None:

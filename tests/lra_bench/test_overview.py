@@ -137,6 +137,20 @@ def test_unlike_things_have_no_mean(make_record: Make, other: dict[str, str]) ->
     assert "Mean of" not in markdown(tables)
 
 
+def test_what_has_to_be_known_of_a_score_is_marked(make_record: Make) -> None:
+    sound = on_all_tasks(make_record, "softmax", (60.0, 30.0, 70.0))
+    assert "†" not in display_overview(only(sound)).note
+    text, listops, retrieval = on_all_tasks(make_record, "rfa", (61.0, 31.0, 71.0))
+    failed = make_record(
+        "rfa", None, seed=1, task="listops", dataset="listops-generated", status="failed", reason="NaN"
+    )
+    records = [*sound, text, listops, retrieval.model_copy(update={"caveat": "mixes examples"}), failed]
+    assert body(only(records))["rfa"][1:5] == ["31.0†", "71.0†", "61.0", "54.3"]
+    assert body(only(records))["softmax"][1:5] == ["30.0", "70.0", "60.0", "53.3"]
+    assert " †: see the status in the tables below. " in display_overview(only(records)).note
+    assert r"71.0$\dagger$" in latex(build_tables(records))
+
+
 def test_what_is_not_accuracy_stays_out(make_record: Make) -> None:
     records = on_all_tasks(make_record, "rfa", (60.0, 30.0, 70.0))
     failed = make_record("rfa", None, task="lm", dataset="shakespeare", status="failed")
