@@ -30,9 +30,9 @@ SEED = 2**40 + 1
 
 AHEAD = "looks ahead: its causal form changes with later tokens"
 PADDING = "looks at padding: its outputs change with what is under the mask"
-EXAMPLES = "mixes examples: its outputs change with the other examples of the batch"
+EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
-ALONE = "mixes no tokens: no output changes with any other token"
+ALONE = "mixes no tokens: its outputs change with no other token"
 
 
 class LooksAhead(Exception):
