@@ -172,7 +172,7 @@ def display_overview(overview: Overview) -> Display:
     tables, body = overview.tables, []
     for row in overview.rows:
         slower = overview.ratio(row, "step_time_ms")
-        cells = ["" if e is None else e.status if e.score is None else _marked(e) for e in row.entries]
+        cells = ["" if e is None else e.status if e.score is None else _score(e, 1) + e.mark for e in row.entries]
         means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
         run = [e for e in row.entries if e]
         label = row.label + next(filter(None, map(_over, run)), "")
@@ -185,7 +185,7 @@ def display_overview(overview: Overview) -> Display:
     for name, scores in overview.baselines.items():
         body.append(["", name, *(f"{score:.1f}" for score in (*scores, mean(scores))), "", "", ""])
     tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
-    marked = any(e and e.score is not None and e.reason for row in overview.rows for e in row.entries)
+    marked = any(e and e.mark for row in overview.rows for e in row.entries)
     return Display(
         overview.slug,
         overview.title,
@@ -197,10 +197,6 @@ def display_overview(overview: Overview) -> Display:
         f"{' †: see the status in the tables below.' if marked else ''}"
         f" {_tie(entry for table in tables for entry in table.entries)}",
     )
-
-
-def _marked(entry: Entry) -> str:
-    return _score(entry, 1) + ("†" if entry.reason else "")
 
 
 def display_published_overview(overview: Overview) -> Display | None:

@@ -19,7 +19,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
     for group in groups:
         if not any(r.profile for r in group.records if r.mode == "train"):
             continue
-        figure = new_figure(group.title, width=11.0)
+        figure = new_figure(group.title + " (†: see below the table)" * bool(group.caveats), width=11.0)
         panels = (
             ("step_time_ms", "training step, ms", "time"),
             ("peak_memory_mb", "peak memory of a training step, MB", "memory"),
@@ -40,7 +40,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
                     linewidth=1.6,
                     linestyle="--" if name in over else "-",
                     color=colour_of(name, group.labels),
-                    label=name.replace("$", r"\$") + slope + end,
+                    label=name.replace("$", r"\$") + "†" * (name in group.caveats) + slope + end,
                 )
             axes.set_xscale("log", base=2)
             axes.set_yscale("log")

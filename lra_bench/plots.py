@@ -28,6 +28,8 @@ BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
 KNOWN = "softmax sdpa rfa linformer performer reformer linear rfa-arccos rfa-gate rfa-gate-arccos".split()
 
+MARK_NOTE = " (†: see its status in the table)"
+
 Curve = Sequence[tuple[float, float]]  # points (x, y) from left to right
 
 
@@ -36,7 +38,8 @@ def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
     written = []
     for table in tables:
         for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
-            figure = new_figure(table.title)
+            marked = any(entry.mark for entry in table.entries)
+            figure = new_figure(table.title + MARK_NOTE * marked)
             if draw(figure.subplots(), table):
                 written += save(figure, out / f"{name}-{table.slug}")
     return written
@@ -181,7 +184,7 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
     for p in points:
         size = f", {p.memory:,.0f} MB" if p.memory else ""
-        axes.scatter([], [], 60, color=_colour(table, p.entry), alpha=0.7, label=f"{p.entry.label}{size}")
+        axes.scatter([], [], 60, color=_colour(table, p.entry), alpha=0.7, label=f"{p.entry.label}{p.entry.mark}{size}")
     softmax_memory = base.profiled("peak_memory_mb") if base else None
     for other in published_beside(table):
         where = other.speed, other.accuracy
@@ -229,13 +232,13 @@ def _learning(axes: Axes, table: Table) -> bool:
             linewidth=1.6,
             linestyle="--" if entry.label in over else "-",
             color=colour,
-            label=entry.label,
+            label=entry.label + entry.mark,
         )
         if len(entry.records) > 1:
             axes.fill_between(steps, [p.low for p in points], [p.high for p in points], color=colour, alpha=0.15)
     style(axes)
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_major_formatter("{x:,g}")
     axes.set_xlabel("training step")
     axes.set_ylabel(f"validation {axis_label(table.metric)}{' (lower is better)' * lower_is_better(table.metric)}")
     if entries:
@@ -256,7 +259,7 @@ def _step_time(axes: Axes, table: Table) -> bool:
             f"{time:,.1f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9
         )
     style(axes)
-    axes.set_yticks(range(len(timed)), [entry.label for _, entry in timed])
+    axes.set_yticks(range(len(timed)), [entry.label + entry.mark for _, entry in timed])
     axes.invert_yaxis()
     axes.margins(x=0.15)
     axes.xaxis.set_major_formatter("{x:,g}")

@@ -142,6 +142,11 @@ class Entry:
         """Why not all of it is ok; of what is, what has to be known."""
         return next((r.reason for r in self.records if r.status != "ok"), self.first.caveat)
 
+    @property
+    def mark(self) -> str:
+        """`†` on a score with something to be known, which `reason` says."""
+        return "†" if self.score is not None and self.reason else ""
+
 
 @dataclass(frozen=True)
 class Table:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from lra_bench import ROOT
-from lra_bench.efficiency import build_groups, write_efficiency
+from lra_bench.efficiency import build_groups, efficiency_rows, write_efficiency
 from lra_bench.efficiency_plots import write_efficiency_plots
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.records import Mode, ProfileRecord, StepProfile
@@ -128,6 +128,16 @@ def test_few_lengths_have_numbers_beside_them_too(make_profile: Callable[..., Pr
     shown = [float(text) for text in re.findall(r">([0-9.]+)</text>", svg.read_text())]
     assert len([n for n in shown if 30 < n < 36]) >= 2
     assert len([n for n in shown if 300 < n < 500]) >= 2
+
+
+def test_what_has_to_be_known_of_a_model_is_said(make_profile: Callable[..., ProfileRecord], tmp_path: Path) -> None:
+    marked = make_profile("rfa", 64, 31.0).model_copy(update={"caveat": "mixes examples"})
+    (group,) = groups = build_groups([marked, make_profile("softmax", 64, 35.0)])
+    assert " rfa mixes examples." in group.note
+    assert {row["model"]: row["reason"] for row in efficiency_rows(groups)} == {"rfa": "mixes examples", "softmax": ""}
+    _, svg = write_efficiency_plots(tmp_path, groups)
+    assert ">rfa†</text>" in svg.read_text()
+    assert "(†: see below the table)" in svg.read_text()
 
 
 def test_exponents_are_of_times_taken_alone(make_profile: Callable[..., ProfileRecord]) -> None:

@@ -1,4 +1,4 @@
-"""Tables and pictures from records."""
+"""Tables from records."""
 
 import csv
 import json
@@ -6,14 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from lra_bench.display import display, latex, markdown
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
-from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, dashed, write_plots
-from lra_bench.published import published_points
 from lra_bench.records import Record
-from lra_bench.resolve import names
 from lra_bench.tables import build_tables
 
 
@@ -241,72 +237,6 @@ def test_latex_escapes_what_latex_would_run(make_record: Callable[..., Record]) 
 def test_pipes_cannot_break_a_markdown_table(make_record: Callable[..., Record]) -> None:
     text = markdown(build_tables([make_record(name="a|b\nc")]))
     assert "a\\|b c" in text
-
-
-def test_three_pictures_a_table(make_record: Callable[..., Record], tmp_path: Path) -> None:
-    records = [make_record(m, seed=s) for m in ("softmax", "sdpa", "rfa") for s in (0, 1)]
-    records.append(make_record("softmax", None, status="oom", dataset="other"))
-    paths = write_plots(tmp_path, build_tables(records))
-    pictures = [p for p in paths if p.suffix == ".png"]
-    assert {p.with_suffix(".png") for p in paths if p.suffix == ".svg"} == set(pictures)
-    names = sorted(p.name.partition("-")[0] for p in pictures if "imdb" in p.name)
-    assert names == ["learning", "step_time", "tradeoff"]
-    for path in pictures:
-        with Image.open(path) as picture:
-            assert picture.width >= 1000
-            assert len(picture.convert("RGB").getcolors(10**6) or []) > 10
-
-
-def test_unknown_memory_and_no_measurement_draw_too(make_record: Callable[..., Record], tmp_path: Path) -> None:
-    assert len(write_plots(tmp_path, build_tables([make_record(memory=None)]))) == 6
-
-
-def test_the_pareto_front_has_what_nothing_beats() -> None:
-    assert _pareto([(1, 60), (2, 58), (3, 59), (4, 50), (4, 51)]) == [(1, 60), (3, 59), (4, 51)]
-
-
-def test_a_curve_that_would_hide_another_is_dashed() -> None:
-    sdpa = [(100, 17.0), (200, 34.3), (300, 35.0)]
-    softmax = [(100, 17.0), (200, 34.4), (300, 35.0)]
-    crossing = [(100, 17.0), (200, 30.0), (300, 35.0)]
-    shorter = sdpa[:2]
-    assert dashed({"sdpa": sdpa, "softmax": softmax, "rfa": crossing, "linear": shorter}) == {"softmax", "linear"}
-    assert dashed({"linear": shorter, "sdpa": sdpa}) == {"sdpa"}
-    assert dashed({"linear": shorter[1:], "sdpa": sdpa}) == set()
-
-
-def test_published_points_are_relative_to_their_own_transformer() -> None:
-    points = {(p.model, p.source): p for p in published_points("text", "mlpen-2L")}
-    base = points["Transformer", "skyformer"]
-    assert (base.speed, base.memory) == (1, 1)
-    linformer = points["Linformer", "skyformer"]
-    assert linformer.speed == pytest.approx(4.3 / 0.65)
-    assert linformer.memory == pytest.approx(0.99 / 10.37)
-    assert published_points("text", "quick") == []
-
-
-def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
-    make_record: Callable[..., Record], tmp_path: Path
-) -> None:
-    records = [make_record(m, protocol="compact") for m in ("softmax", "rfa")]
-    write_plots(tmp_path, build_tables(records))
-    (picture,) = tmp_path.glob("tradeoff-*.svg")
-    assert "Skyformer (skyformer)" in picture.read_text()
-    for dataset in ("reviews-synthetic", "mine-own-split"):
-        other = [make_record(m, protocol="compact", dataset=dataset) for m in ("softmax", "rfa")]
-        (tmp_path / dataset).mkdir()
-        write_plots(tmp_path / dataset, build_tables(other))
-        (picture,) = (tmp_path / dataset).glob("tradeoff-*.svg")
-        assert "skyformer" not in picture.read_text()
-
-
-def test_colours_tell_models_apart() -> None:
-    assert sorted(KNOWN) == names("models")
-    labels = ["rfa", "linear", "rfa-gate", "mine", "rfa (redraw=False)", "rfa (temperature=0.5)"]
-    assert len({colour_of(label, labels) for label in labels}) == len(labels)
-    assert colour_of("rfa", labels) == colour_of("rfa", ["rfa"])
-    many = [*KNOWN, "mine"]
-    assert {colour_of(label, many) for label in many} == set(COLOURS)
 
 
 def test_the_note_names_what_records_of_a_table_differ_in(make_record: Callable[..., Record]) -> None:
