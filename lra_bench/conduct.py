@@ -1,6 +1,6 @@
 """What every table takes for granted of an attention, tried on one layer.
 
-Its tokens see each other, but none that is ahead, padding or of another example.
+Its tokens see each other, but none that is ahead, padding or of another example, and what it learns are parameters.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ AHEAD = "looks ahead: its causal form changes with later tokens"
 PADDING = "looks at padding: its outputs change with what is under the mask"
 EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
+WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
 
 
@@ -97,6 +98,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         too_much: sees_too_much,
         EXAMPLES: lambda: mixes_examples(outputs, x),
         ALONE: lambda: sees_itself_alone(outputs, one),
+        WEIGHTS: lambda: hides_weights(layer, outputs, one),
     }
     if form == "causal" and carried:
         checks[STATE] = lambda: loses_state(layer, one)
@@ -170,6 +172,23 @@ def loses_state(layer: Any, x: Tensor) -> bool:
     # Matrices of another shape are multiplied in another order.
     rounding = 10 * torch.finfo(in_one_pass.dtype).eps * in_one_pass.abs().max()
     return bool(off > SHARE * forgotten + rounding)
+
+
+def hides_weights(layer: Any, outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether gradients reach what is not among the layer's parameters: of modules in a list of Python's, say."""
+    known = {id(parameter) for parameter in layer.parameters()}
+    with torch.enable_grad():
+        waiting, seen = [outputs(x).grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)  # of the nodes at which gradients arrive
+        if variable is not None and id(variable) not in known:
+            return True
+        waiting += [before for before, _ in node.next_functions]
+    return False
 
 
 def _last_third(x: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lra_bench.cell import run_cell
-from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, STATE, LooksAhead, check_conduct, find_faults
+from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, STATE, WEIGHTS, LooksAhead, check_conduct, find_faults
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
@@ -110,6 +110,17 @@ class HalfPrecision(OfAnotherLayout):
         return super().attend(q, k, v, padding_mask)
 
 
+class Hoarding(SoftmaxAttention):
+    """Has a layer that torch does not know of."""
+
+    def __init__(self, *sizes: int, **shared: Any) -> None:
+        super().__init__(*sizes, **shared)
+        self.layers = [nn.Linear(self.head_dim, self.head_dim)]
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return super().attend(q, k, self.layers[0](v), padding_mask)
+
+
 class Refusing(SoftmaxAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         raise TypeError("64 heads alone")
@@ -145,6 +156,8 @@ def test_faults_are_found(seq_len: int) -> None:
         for cls in (OfAnotherLayout, HalfPrecision):
             assert faults_of(cls, seq_len, form) == [*unmasked, ALONE]
         assert faults_of(SequenceFirst, seq_len, form) == [*unmasked, EXAMPLES, ALONE]
+    assert faults_of(Hoarding, seq_len) == [WEIGHTS]
+    assert faults_of(Hoarding, seq_len, "causal") == []
     assert faults_of(Silent, seq_len) == faults_of(Refusing, seq_len) == []
 
 
