@@ -11,6 +11,7 @@ import yaml
 
 from .build import count_parameters, estimate_step
 from .cell import CellPlan
+from .conduct import LooksAhead, check_conduct
 from .config import RunConfig
 from .display import align
 from .profiler import matmul_rate
@@ -78,9 +79,14 @@ def _text(value: str | float) -> str:
 
 
 def describe_run(config: RunConfig) -> str:
-    """The resolved configuration of one run, its parameters and what a training step takes."""
+    """The resolved configuration of one run, its parameters, how its attention behaves and what a step takes."""
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     text += f"parameters: {count_parameters(config):,}\n"
+    try:
+        found = check_conduct(config, torch.device(config.device)) or "nothing wrong found"
+    except LooksAhead as error:
+        found = str(error)
+    text += f"attention, one layer tried: {found}\n"
     try:
         estimate = estimate_step(config)
     except Exception as error:  # see estimate_step

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from lra_bench import ROOT
+from lra_bench.conduct import AHEAD, ALONE
 from lra_bench.leaderboard import COLUMNS
 from tasks.listops import generate_split
 from tasks.listops_text import write_expressions
@@ -264,7 +265,22 @@ def test_dry_run_trains_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0
     for expected in ("steps: 7", "num_features: 64", "parameters: 124,994", "estimated memory of a training step: "):
         assert expected in done.stdout
+    assert "attention, one layer tried: nothing wrong found\n" in done.stdout
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_tells_what_is_wrong_with_an_attention(tmp_path: Path) -> None:
+    plugin = tmp_path / "wrong.py"
+    plugin.write_text(
+        "from models import MultiHeadAttention, register_attention\n"
+        "@register_attention('wrong')\nclass Wrong(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n        return v\n"
+        "    def attend_causal(self, q, k, v, x, state, keep_state):\n        return v.flip(2), None\n"
+    )
+    for task, expected in (("text", ALONE), ("lm", f"attention 'wrong' {AHEAD}")):
+        done = lra_bench("run", "--task", task, "--model", "wrong", "--plugin", plugin, "--dry-run")
+        assert done.returncode == 0, done.stderr
+        assert f"attention, one layer tried: {expected}\n" in done.stdout
 
 
 def test_list_and_help_answer_at_once() -> None:
