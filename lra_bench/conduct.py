@@ -86,7 +86,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     def outputs(t: Tensor) -> Tensor:
         if form == "cross":
             return layer.cross(t, layer.remember(t))
-        return layer.causal(t)[0] if form == "causal" else layer(t)
+        return layer.causal(t)[0] if form == "causal" else layer(t, padding_mask=None)
 
     one = x[:1]
     sees_too_much, too_much = {

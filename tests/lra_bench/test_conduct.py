@@ -87,6 +87,17 @@ class SequenceFirst(OfAnotherLayout):
         return F.scaled_dot_product_attention(*(t.transpose(0, 2) for t in (q, k, v))).transpose(0, 2)
 
 
+class OfTorch(nn.Module):
+    """torch's own layer, whose sequences come first unless it is told otherwise."""
+
+    def __init__(self, dim: int, num_heads: int, max_len: int, *, batch_first: bool = False) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(dim, num_heads, batch_first=batch_first)
+
+    def forward(self, x: Tensor, *, padding_mask: Tensor | None) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
 class Silent(SoftmaxAttention):
     """Nothing comes out of it before it has learned."""
 
@@ -126,9 +137,9 @@ class Refusing(SoftmaxAttention):
         raise TypeError("64 heads alone")
 
 
-def faults_of(cls: type[SoftmaxAttention], seq_len: int, form: str = "encoder") -> list[str]:
+def faults_of(cls: type[nn.Module], seq_len: int, form: str = "encoder", **settings: Any) -> list[str]:
     torch.manual_seed(0)
-    return find_faults(form, cls(16, 2, 500).eval(), torch.randn(2, seq_len, 16))
+    return find_faults(form, cls(16, 2, 500, **settings).eval(), torch.randn(2, seq_len, 16))
 
 
 @pytest.mark.parametrize(("name", "settings"), FORMS)
@@ -156,6 +167,8 @@ def test_faults_are_found(seq_len: int) -> None:
         for cls in (OfAnotherLayout, HalfPrecision):
             assert faults_of(cls, seq_len, form) == [*unmasked, ALONE]
         assert faults_of(SequenceFirst, seq_len, form) == [*unmasked, EXAMPLES, ALONE]
+    assert faults_of(OfTorch, seq_len) == [EXAMPLES, ALONE]
+    assert faults_of(OfTorch, seq_len, batch_first=True) == [PADDING]
     assert faults_of(Hoarding, seq_len) == [WEIGHTS]
     assert faults_of(Hoarding, seq_len, "causal") == []
     assert faults_of(Silent, seq_len) == faults_of(Refusing, seq_len) == []
