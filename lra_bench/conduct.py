@@ -25,8 +25,6 @@ LENGTH = 192
 SHARE = 0.001
 # Of a token that sees no other one nothing moves; of one that sees others, much more than this.
 ROUNDING = 1e-5
-# Of what an attention draws at random: nobody's seed, so that inputs are never drawn from the same numbers.
-SEED = 2**40 + 1
 
 AHEAD = "looks ahead: its causal form changes with later tokens"
 PADDING = "looks at padding: its outputs change with what is under the mask"
@@ -64,6 +62,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
+    """Within it torch draws as it would have without, and afterwards draws the same again."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
@@ -161,7 +160,6 @@ def loses_state(layer: Any, x: Tensor) -> bool:
     def last_output(*parts: Tensor) -> Tensor:
         state = None
         with _own_randomness(x.device):
-            torch.manual_seed(SEED)
             for part in parts:
                 y, state = layer.causal(part, state, keep_state=True)
         return y[:, -1]
@@ -209,7 +207,6 @@ def _moved(call: Callable[[Tensor], Tensor], x: Tensor, where: Tensor) -> Tensor
     """By how much outputs move, `[batch, seq_len]`, when x is another one at the positions `where`, of one or all."""
     outputs = []
     for t in (x, torch.where(where[..., None], torch.randn_like(x), x)):
-        with _own_randomness(x.device):
-            torch.manual_seed(SEED)  # what an attention draws at random is the same both times
+        with _own_randomness(x.device):  # what an attention draws at random is the same both times
             outputs.append(call(t))
     return (outputs[0] - outputs[1]).abs().amax(dim=2)
