@@ -62,7 +62,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
-    """Within it torch draws as it would have without, and afterwards draws the same again."""
+    """What is drawn at random within it is drawn again after it."""
     return torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
 
 
@@ -146,9 +146,8 @@ def sees_itself_alone(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
     positions = torch.arange(seq_len, device=x.device)
     for at in {seq_len // 2, seq_len - 1} - {0}:  # a block may end before the last one
         moved = _moved(outputs, x, positions != at)[0]
-        if (
-            moved.max() == 0 or not moved[at] <= ROUNDING * moved.max()
-        ):  # at 0 nothing comes out yet, at NaN nothing is known
+        judged = moved.max() > 0  # else nothing comes out yet, or what is no number
+        if not judged or moved[at] > ROUNDING * moved.max():
             return False
     return seq_len > 1
 

@@ -65,7 +65,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
             # Only now: it takes memory of its own.
             outcome |= {"caveat": check_conduct(config, accelerator.device), "status": "ok", "reason": ""}
         except LooksAhead as error:
-            outcome |= {"profile": None, "reason": str(error)}
+            outcome |= {"profile": None, "status": "failed", "reason": str(error)}
         except Exception as error:
             outcome |= failure(error)
             accelerator.free_memory()
