@@ -49,6 +49,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
     if config.device == "cpu":
         limit_address_space()
         keep_freed_memory(max((e.memory_bytes for e in estimates.values()), default=0))
+    caveat: str | None = None
     for record in plan.records:
         outcome: dict[str, object] = {"params": count_parameters(config)}
         try:
@@ -62,8 +63,9 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
                 outcome["profile"] = profile_training(config, accelerator, compiled, True, PROFILE_SECONDS, work)
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
-            # Only now: it takes memory of its own.
-            outcome |= {"caveat": check_conduct(config, accelerator.device), "status": "ok", "reason": ""}
+            if caveat is None:  # only now: it takes memory of its own
+                caveat = check_conduct(config, accelerator.device)
+            outcome |= {"caveat": caveat, "status": "ok", "reason": ""}
         except LooksAhead as error:
             outcome |= {"profile": None, "status": "failed", "reason": str(error)}
         except Exception as error:
