@@ -1,13 +1,10 @@
-"""Tables as people read them: figures rounded for the eye, as Markdown and LaTeX, published figures apart."""
+"""Tables as people read them: figures rounded for the eye, published figures apart."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import mean
-
-from tasks.files import atomic_path
 
 from .config import CUDA_GRAPHS, RunConfig
 from .leaderboard import row_of
@@ -20,6 +17,8 @@ from .tables import Entry, Table
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # Of the machine's processor time; on an idle shared machine others took up to 7.
 DISTURBED_PERCENT = 10.0
+# Between the quartiles of a measurement's steps, relative to their median.
+UNSTEADY_PERCENT = 25.0
 # How training steps run, the fastest last.
 HOW = EAGER, COMPILED, GRAPHED = "eager", "compiled", "as CUDA graphs"
 
@@ -68,10 +67,11 @@ def display(table: Table) -> Display:
             "seeds": _seeds(entry),
             "train_time_s": _text(row["train_time_s"], ",.0f"),
         }
-        if row["plateau"]:
-            row["status"] += f", on the plateau of {row['plateau']}"
-        for where, other in _disturbances(entry).items():
-            row["status"] += f", timed while others took {other:.0f} % of the {where}"
+        if (guess := row["plateau"]) and entry.interval:
+            low, high = entry.interval
+            where = "on the plateau of" if low <= table.baselines[guess] <= high else "worse than"
+            row["status"] += f", {where} {guess}"
+        row["status"] += "".join(f", {doubt}" for doubt in _doubts(entry))
         body.append([str(row[key]) for key in HEADER])
     for name, value in reversed(table.baselines.items()):
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
@@ -89,10 +89,16 @@ def _over(entry: Entry) -> str:
     return " (over 110 % of softmax)" if (entry.first.params_ratio or 0) > FAIR_PARAMS_RATIO else ""
 
 
-def _disturbances(entry: Entry) -> dict[str, float]:
-    """What others took of the CPU and the GPU while steps were timed, in percent, where that misleads."""
-    found = {where: entry.profiled(f"other_{where.lower()}_percent") or 0.0 for where in ("CPU", "GPU")}
-    return {where: other for where, other in found.items() if other > DISTURBED_PERCENT}
+def _doubts(entry: Entry) -> list[str]:
+    """Why the step time may mislead, in words."""
+    others = {where: entry.profiled(f"other_{where.lower()}_percent") or 0.0 for where in ("CPU", "GPU")}
+    apart = entry.profiled("unsteady_percent") or 0.0
+    steps = [f"timed in steps whose quartiles are {apart:.0f} % apart"] if apart > UNSTEADY_PERCENT else []
+    return steps + [
+        f"timed while others took {other:.0f} % of the {where}"
+        for where, other in others.items()
+        if other > DISTURBED_PERCENT
+    ]
 
 
 def _note(table: Table) -> str:
@@ -119,7 +125,10 @@ def _note(table: Table) -> str:
 def _tie(entries: Iterable[Entry]) -> str:
     several = any(len(e.scores) > 1 for e in entries)
     chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
-    return f"A rank with = is a tie: the difference is within its 95 % interval ({chance})."
+    return (
+        "A rank with = is a tie: the difference is within its 95 % interval, which holds for all pairs at once"
+        f" ({chance})."
+    )
 
 
 def how_asked(config: RunConfig) -> str:
@@ -170,13 +179,14 @@ def _published_note(table: Table) -> str:
 def display_overview(overview: Overview) -> Display:
     """Accuracy on every task and its mean, then the guesses that need no model."""
     tables, body = overview.tables, []
+    softmax = [table.reference for table in tables if table.reference]
     for row in overview.rows:
         slower = overview.ratio(row, "step_time_ms")
         cells = ["" if e is None else e.status if e.score is None else _score(e, 1) + e.mark for e in row.entries]
         means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
         run = [e for e in row.entries if e]
         label = row.label + next(filter(None, map(_over, run)), "")
-        star = "*" if any(map(_disturbances, run)) else ""
+        star = "*" if any(map(_doubts, run + softmax)) else ""
         ratios = [
             _text(1 / slower, ".2f") + star if slower else "",
             _text(overview.ratio(row, "peak_memory_mb"), ".2f"),
@@ -185,7 +195,8 @@ def display_overview(overview: Overview) -> Display:
     for name, scores in overview.baselines.items():
         body.append(["", name, *(f"{score:.1f}" for score in (*scores, mean(scores))), "", "", ""])
     tasks = [f"{t.first.config.task} on {t.first.data.dataset}" for t in tables]
-    marked = any(e and e.mark for row in overview.rows for e in row.entries)
+    signs = [sign for sign in "*†" if any(sign in cell for line in body for cell in line[2:])]
+    see = f" {' and '.join(signs)}: see the status in the tables below." if signs else ""
     return Display(
         overview.slug,
         overview.title,
@@ -193,8 +204,7 @@ def display_overview(overview: Overview) -> Display:
         body,
         "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"
         " × are geometric means of the ratios to softmax in the tables below, which say what they were measured on."
-        " Over 110 %: of softmax's parameters. *: timed while others took more than 10 % of the CPU or the GPU."
-        f"{' †: see the status in the tables below.' if marked else ''}"
+        f" Over 110 %: of softmax's parameters.{see}"
         f" {_tie(entry for table in tables for entry in table.entries)}",
     )
 
@@ -236,67 +246,3 @@ def displays(tables: Sequence[Table]) -> list[tuple[Display, Display | None]]:
     """All there is to read: means over tasks, then every table; each with the published figures beside it."""
     means = [(display_overview(o), display_published_overview(o)) for o in build_overviews(tables)]
     return means + [(display(table), display_published(table)) for table in tables]
-
-
-def markdown(tables: Sequence[Table]) -> str:
-    """All tables as Markdown, published figures in blocks of their own below those they may be read beside."""
-    parts = []
-    for own, published in displays(tables):
-        parts.append(f"## {own.title}\n\n{align(own.header, own.body)}\n\n{own.note}\n")
-        if published:
-            block = align(published.header, published.body)
-            parts[-1] += f"\n### {published.title}\n\n{published.note}\n\n{block}\n"
-    return "\n".join(parts)
-
-
-def align(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns also line up as plain text."""
-    cells = [[c.replace("|", "\\|").replace("\n", " ") for c in line] for line in [header, *body]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["| " + " | ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) + " |" for line in cells]
-    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    return "\n".join(lines)
-
-
-def latex(tables: Sequence[Table]) -> str:
-    """A booktabs table for each, without the published figures, which have papers of their own to be cited from."""
-    import pandas as pd
-
-    parts = ["% \\usepackage{booktabs}"]
-    for own, _ in displays(tables):
-        frame = pd.DataFrame(own.body, columns=own.header).map(_escape)
-        frame.columns = pd.Index(map(_escape, own.header))
-        caption = _escape(f"{own.title}. {own.note}")
-        parts.append(frame.to_latex(index=False, caption=caption, label=f"tab:{own.slug}", position="t"))
-    return "\n".join(parts)
-
-
-_LATEX = str.maketrans(
-    {c: f"\\{c}" for c in "&%$#_{}"}
-    | {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "×": r"$\times$",
-        "±": r"$\pm$",
-        "†": r"$\dagger$",
-    }
-)
-
-
-def _escape(text: str) -> str:
-    return text.translate(_LATEX)
-
-
-def write_markdown(path: Path, tables: Sequence[Table]) -> str:
-    """leaderboard.md; returns its text."""
-    text = "# Leaderboard\n\n" + markdown(tables)
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    return text
-
-
-def write_latex(path: Path, tables: Sequence[Table]) -> None:
-    """leaderboard.tex, for a paper's \\input."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(latex(tables), encoding="utf-8")

@@ -14,8 +14,9 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .definitions import of_latest_definitions, of_latest_protocols
-from .display import DISTURBED_PERCENT, align, distinct, how_asked, how_they_ran
+from .display import DISTURBED_PERCENT, UNSTEADY_PERCENT, distinct, how_asked, how_they_ran
 from .leaderboard import safe_cell
+from .markup import align
 from .published import published_length_ratios
 from .records import Mode, ProfileRecord
 
@@ -30,8 +31,6 @@ CPU_NOTE = (
     " through the full matrix, with torch's own dropout, which is slower than that of the other models; and steps of"
     " more than an eighth of the free memory return what they free to the system, which makes them slower."
 )
-# Between the quartiles of a cell's steps, relative to their median.
-UNSTEADY_PERCENT = 25.0
 UNCERTAIN_NOTE = (
     f" *: timed while other processes took more than {DISTURBED_PERCENT:.0f} % of the processors or the card, or in"
     f" steps whose quartiles are more than {UNSTEADY_PERCENT:.0f} % of the median apart; left out of exponents where"
@@ -241,7 +240,7 @@ def uncertain(record: ProfileRecord) -> bool:
     if p is None:
         return False
     others = max(p.other_cpu_percent or 0, p.other_gpu_percent or 0)
-    return others > DISTURBED_PERCENT or 100 * p.step_time_iqr_ms > UNSTEADY_PERCENT * p.step_time_ms
+    return others > DISTURBED_PERCENT or p.unsteady_percent > UNSTEADY_PERCENT
 
 
 def _relative(group: Group) -> str:

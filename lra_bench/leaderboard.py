@@ -17,7 +17,7 @@ COLUMNS = (
     " accuracy accuracy_std accuracy_ci95 accuracy_last plateau test_size step_time_ms steps_per_sec tokens_per_sec"
     " peak_memory_mb speed_vs_softmax memory_vs_softmax params params_ratio flops_per_step train_time_s steps status"
     " reason device threads precision compiled torch python commit fingerprint other_cpu_percent other_gpu_percent"
-    " task_version"
+    " task_version step_time_iqr_ms"
 ).split()
 
 SCORE_PARTS = ("", "_std", "_ci95", "_last")
@@ -75,7 +75,7 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         "params": r.params,
         "params_ratio": _round(r.params_ratio, 4),
         "flops_per_step": r.flops_per_step,
-        "train_time_s": _round(mean(x.train_time_s for x in entry.records), 1),
+        "train_time_s": _round(mean(x.train_time_s for x in entry.scored or entry.records), 1),
         "steps": r.steps,
         "status": entry.status,
         "reason": entry.reason,
@@ -89,6 +89,7 @@ def row_of(table: Table, entry: Entry) -> dict[str, Any]:
         "fingerprint": r.data.fingerprint[:12],
         **{name: _round(entry.profiled(name), 1) for name in ("other_cpu_percent", "other_gpu_percent")},
         "task_version": r.data.task_version,
+        "step_time_iqr_ms": _round(entry.profiled("step_time_iqr_ms"), 3),
     }
 
 

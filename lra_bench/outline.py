@@ -13,7 +13,7 @@ from .build import count_parameters, estimate_step
 from .cell import CellPlan
 from .conduct import LooksAhead, check_conduct
 from .config import RunConfig
-from .display import align
+from .markup import align
 from .profiler import matmul_rate
 
 HEADER = {

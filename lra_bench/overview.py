@@ -64,13 +64,12 @@ class Overview:
         if row.mean is None:
             return ""
         others = [other for other in self.rows if other is not row and other.mean is not None]
-        return rank_of([self.difference(row, other).verdict for other in others])
+        return rank_of([self.difference(row, other, models=1 + len(others)).verdict for other in others])
 
-    def difference(self, a: Row, b: Row) -> Difference:
-        """a's mean less b's with its 95 % interval, from those of every table. Both need means."""
-        found = [
-            table.difference(x, y) for table, x, y in zip(self.tables, a.entries, b.entries, strict=True) if x and y
-        ]
+    def difference(self, a: Row, b: Row, models: int = 2) -> Difference:
+        """a's mean less b's with its 95 % interval, from those of every table. Both need means. models: see `Table`."""
+        pairs = zip(self.tables, a.entries, b.entries, strict=True)
+        found = [table.difference(x, y, models) for table, x, y in pairs if x and y]
         value, interval = mean(d.value for d in found), _mean_interval((d.value, d.interval) for d in found)
         return Difference(value, interval, all(d.paired for d in found), lower_is_better=False)
 

@@ -67,6 +67,11 @@ class StepProfile(_Part):
     other_cpu_percent: NonNegativeFloat | None = None
     other_gpu_percent: NonNegativeFloat | None = None
 
+    @property
+    def unsteady_percent(self) -> float:
+        """The interquartile range of the step time, relative to the median."""
+        return 100 * self.step_time_iqr_ms / self.step_time_ms
+
 
 class DataRecord(_Part):
     """The data a run saw. fingerprint: SHA-256 of the packed arrays; the sizes count examples used.

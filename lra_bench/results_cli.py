@@ -54,8 +54,8 @@ def report(out: Out = Path("results")) -> None:
 def show_tables(out: Path, as_json: bool = False) -> None:
     """Write the leaderboard and its plots under `out` and print it. Raises ConfigError where there are no records."""
     from .config import ConfigError
-    from .display import write_latex, write_markdown
     from .leaderboard import rows, write_csv
+    from .markup import write_latex, write_markdown
     from .plots import write_plots
     from .records import Record, read_records
     from .tables import build_tables

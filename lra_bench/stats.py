@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from math import inf
 from statistics import variance
 
 import numpy as np
@@ -16,11 +17,6 @@ from tasks.translation import bleu_of_sums
 # Test sets that a bootstrap draws.
 RESAMPLES = 2_000
 Z95 = 1.959963984540054
-# Student's t that 95 % lie within, for 1, 2, ... degrees of freedom; for more than these the last, a little too wide.
-T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
 
 
 def wilson_interval(correct: float, count: int, z: float = Z95) -> tuple[float, float]:
@@ -91,15 +87,28 @@ def _times_drawn(num_items: int) -> NDArray[np.uint8]:
     return np.stack([np.bincount(draw, minlength=num_items).astype(np.uint8) for draw in draws])
 
 
-def seed_margin(groups: Iterable[Sequence[float]], *sizes: int) -> float:
+@lru_cache
+def range_quantile(models: int, freedom: float = inf) -> float:
+    """How many standard errors of a difference hold, in 95 % of cases, all differences of so many equal means at once.
+
+    Tukey's (1953): of eight models that are equal, some two differ by more than 1.96 standard errors in every other
+    table of one seed each. Of two means it is Student's t. freedom: degrees of freedom of what the standard error is
+    from; without bound where that is known, and of two it is then the normal's 1.96.
+    """
+    from scipy.stats import studentized_range  # takes half a second to import
+
+    return float(studentized_range.ppf(0.95, models, freedom) / 2**0.5)
+
+
+def seed_margin(groups: Iterable[Sequence[float]], *sizes: int, models: int = 2) -> float:
     """Half-width of the 95 % interval that seeds alone give the difference of means over `sizes` many of them.
 
-    groups: every model's scores over its seeds. Their spread is pooled, as few seeds of one model hardly tell it
-    (Student's t with pooled variance). 0 where no model has two seeds: then nothing is known of it.
+    groups: every model's scores over its seeds. Their spread is pooled, as few seeds of one model hardly tell it. 0
+    where no model has two seeds: then nothing is known of it. models: see `range_quantile`.
     """
     several = [scores for scores in groups if len(scores) > 1]
     freedom = sum(len(scores) - 1 for scores in several)
     if not freedom:
         return 0.0
     pooled = sum((len(scores) - 1) * variance(scores) for scores in several) / freedom
-    return float(T95[min(freedom, len(T95)) - 1] * (pooled * sum(1 / size for size in sizes)) ** 0.5)
+    return range_quantile(models, freedom) * (pooled * sum(1 / size for size in sizes)) ** 0.5

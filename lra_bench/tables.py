@@ -20,7 +20,7 @@ from tasks import DataError, Metric, task_spec
 
 from .definitions import of_latest_definitions, of_latest_protocols
 from .records import Record
-from .stats import bootstrap_scores, lower_is_better, seed_margin, wilson_interval
+from .stats import Z95, bootstrap_scores, lower_is_better, range_quantile, seed_margin, wilson_interval
 
 
 class CurvePoint(NamedTuple):
@@ -57,7 +57,8 @@ class Entry:
 
     @property
     def first(self) -> Record:
-        return self.records[0]
+        """Of the seeds with a score, where there are any: a run that died early knows less of itself."""
+        return (self.scored or self.records)[0]
 
     @property
     def scored(self) -> list[Record]:
@@ -140,7 +141,8 @@ class Entry:
     @property
     def reason(self) -> str:
         """Why not all of it is ok; of what is, what has to be known."""
-        return next((r.reason for r in self.records if r.status != "ok"), self.first.caveat)
+        failures = (r.reason for r in self.records if r.status != "ok")
+        return next(failures, next((r.caveat for r in self.records if r.caveat), ""))
 
     @property
     def mark(self) -> str:
@@ -209,16 +211,25 @@ class Table:
         return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1], reverse=worst_is_largest))
 
     def plateau(self, entry: Entry) -> str:
-        """The nearest trivial baseline within the entry's interval: on it, a score shows no more than the guess."""
+        """The trivial baseline that a score shows no more than: the nearest within its interval.
+
+        Of a score that is worse than all of them, the worst.
+        """
         score, interval = entry.score, entry.interval
         if score is None or interval is None:
             return ""
         low, high = interval
         away = {name: abs(value - score) for name, value in self.baselines.items() if low <= value <= high}
-        return min(away, key=away.__getitem__, default="")
+        if away or not self.baselines:
+            return min(away, key=away.__getitem__, default="")
+        name, worst = next(iter(self.baselines.items()))
+        return name if (score > worst if lower_is_better(self.metric) else score < worst) else ""
 
     def rank(self, entry: Entry) -> str:
-        """1 + how many are better by more than the interval of the difference; `=` where that ties with another."""
+        """1 + how many are better by more than the interval of the difference; `=` where that ties with another.
+
+        The intervals hold for all pairs of the table at once.
+        """
         if entry.score is None:
             return ""
         verdicts = [
@@ -231,17 +242,14 @@ class Table:
     @cached_property
     def _differences(self) -> list[tuple[Entry, Entry, Difference]]:
         scored = [entry for entry in self.entries if entry.score is not None]
-        return [(a, b, self.difference(a, b)) for a, b in combinations(scored, 2)]
+        return [(a, b, self.difference(a, b, models=len(scored))) for a, b in combinations(scored, 2)]
 
-    def seed_margin(self, a: Entry, b: Entry) -> float:
-        """Half-width of the 95 % interval that the choice of seeds gives a's score less b's; see stats."""
-        return seed_margin((e.scores for e in self.entries), len(a.scores), len(b.scores))
-
-    def difference(self, a: Entry, b: Entry) -> Difference:
+    def difference(self, a: Entry, b: Entry, models: int = 2) -> Difference:
         """a's score less b's with its 95 % interval. Both need scores.
 
         By drawing test examples anew, the same for both, where the records tell of each; else put together from the
-        two scores' intervals (Newcombe 1998). Seeds widen it.
+        two scores' intervals (Newcombe 1998). Seeds widen it. models: among how many the two were picked, see
+        `stats.range_quantile`.
         """
         assert a.score is not None
         assert b.score is not None
@@ -255,8 +263,9 @@ class Table:
         else:
             low = value - hypot(a.score - a.interval[0], b.interval[1] - b.score)
             high = value + hypot(a.interval[1] - a.score, b.score - b.interval[0])
-        seeds = self.seed_margin(a, b)
-        interval = value - hypot(value - low, seeds), value + hypot(high - value, seeds)
+        seeds = seed_margin((e.scores for e in self.entries), len(a.scores), len(b.scores), models=models)
+        wider = range_quantile(models) / Z95
+        interval = value - hypot(wider * (value - low), seeds), value + hypot(wider * (high - value), seeds)
         return Difference(value, interval, paired, lower_is_better(self.metric))
 
     def ratio(self, entry: Entry, name: str) -> float | None:

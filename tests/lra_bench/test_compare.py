@@ -1,6 +1,5 @@
 """A against B on the same test examples."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,9 @@ from lra_bench.config import ConfigError
 from lra_bench.packing import pack_bits, pack_numbers, unpack_bits, unpack_numbers
 from lra_bench.records import Record, Result, Score, read_records, write_record
 from lra_bench.report import write_report
-from lra_bench.stats import T95, bootstrap_scores, score_of_sums, seed_margin
+from lra_bench.stats import score_of_sums
 from lra_bench.tables import build_tables
 from tasks import Metric
-from tasks.translation import bleu, bleu_items
 
 from .test_cli import lra_bench
 
@@ -64,32 +62,6 @@ def test_numbers_come_back() -> None:
     assert (unpack_numbers(pack_numbers(numbers), 7) == numbers).all()
     with pytest.raises(ValueError, match="are not the numbers of"):
         unpack_numbers(pack_numbers(numbers), 5)
-
-
-def test_the_bootstrap_is_the_normal_approximation_where_that_holds() -> None:
-    rng = np.random.default_rng(1)
-    a, b = (np.stack([rng.normal(100.0, spread, 4000), np.ones(4000)], axis=1) for spread in (2.0, 1.0))
-    first, second = bootstrap_scores([a], "accuracy"), bootstrap_scores([b], "accuracy")
-    each = 100 * (a - b)[:, 0]
-    middle, half = each.mean(), 1.96 * each.std() / 4000**0.5
-    assert np.percentile(first - second, [2.5, 97.5]) == pytest.approx([middle - half, middle + half], abs=0.1 * half)
-    assert (bootstrap_scores([a], "accuracy") == first).all()
-    assert bootstrap_scores([a, b], "accuracy") == pytest.approx((first + second) / 2)
-
-
-def test_scores_of_resampled_items_are_those_of_their_texts() -> None:
-    rng = np.random.default_rng(0)
-    words = np.array("a dog the cat sat ran over hill mat on".split())
-    references = [" ".join(rng.choice(words, 9)) for _ in range(40)]
-    found = [" ".join(np.where(rng.random(9) < 0.8, text.split(), rng.choice(words, 9))) for text in references]
-    items = bleu_items(found, references)
-    for _ in range(20):
-        drawn = rng.integers(40, size=40)
-        expected = bleu([found[i] for i in drawn], [references[i] for i in drawn])[0]
-        assert score_of_sums(items[drawn].sum(axis=0), "BLEU") == pytest.approx(expected)
-    nats = np.array([[3.0, 2.0], [5.0, 2.0]])
-    assert score_of_sums(nats.sum(axis=0), "perplexity") == pytest.approx(np.exp(2.0))
-    assert score_of_sums(nats, "bits per byte") == pytest.approx(np.array([1.5, 2.5]) / np.log(2))
 
 
 def test_pairs_show_what_intervals_do_not(make_record: Make) -> None:
@@ -167,27 +139,6 @@ def test_what_seeds_differ_by_counts(make_record: Make) -> None:
     assert found.better is None
     (single,) = compare(build_tables([r for r in records if r.config.seed == 0]), "rfa", "softmax")
     assert single.better is single.first
-
-
-def test_student_s_t() -> None:
-    """95 % of the density lies within each of the tabled numbers."""
-    for freedom, t in enumerate(T95, 1):
-        x = np.linspace(0.0, t, 20_001)
-        constant = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
-        density = constant * (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
-        assert 2 * np.trapezoid(density, x) == pytest.approx(0.95, abs=1e-4)
-
-
-def test_seed_margin() -> None:
-    # By hand: variances 2 and 0 of two seeds each, pooled 1 with 2 degrees of freedom; t is 4.303.
-    assert seed_margin([(60.0, 62.0), (50.0, 50.0)], 2, 2) == pytest.approx(4.303)
-    assert seed_margin([(60.0, 62.0), (50.0, 50.0), (40.0,)], 2, 1) == pytest.approx(4.303 * 1.5**0.5)
-    assert seed_margin([(60.0,), (50.0,)], 1, 1) == 0.0
-    # Its promise: two models that only seeds tell apart differ by more than it in 5 % of cases.
-    rng = np.random.default_rng(0)
-    drawn = rng.normal(size=(20_000, 2, 3))
-    beyond = [abs(a.mean() - b.mean()) > seed_margin([a.tolist(), b.tolist()], 3, 3) for a, b in drawn]
-    assert np.mean(beyond) == pytest.approx(0.05, abs=0.005)
 
 
 def language_model(make: Make, name: str, nats: NDArray[np.float64], known: bool = True) -> Record:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lra_bench.display import display, latex, markdown
+from lra_bench.display import display
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
-from lra_bench.records import Record
+from lra_bench.markup import latex, markdown
+from lra_bench.records import Record, Score
 from lra_bench.tables import build_tables
 
 
@@ -181,14 +182,51 @@ def test_published_figures_beside_changed_settings_say_so(make_record: Callable[
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "plateau"), [(35.0, "root operator"), (36.5, "digits"), (30.0, ""), (17.0, "majority class")]
+    ("accuracy", "plateau", "said"),
+    [
+        (35.0, "root operator", "ok, on the plateau of root operator"),
+        (36.5, "digits", "ok, on the plateau of digits"),
+        (30.0, "", "ok "),
+        (17.0, "majority class", "ok, on the plateau of majority class"),
+        (12.0, "majority class", "ok, worse than majority class"),
+    ],
 )
 def test_a_score_is_on_the_plateau_of_the_nearest_guess_within_its_interval(
-    make_record: Callable[..., Record], accuracy: float, plateau: str
+    make_record: Callable[..., Record], accuracy: float, plateau: str, said: str
 ) -> None:
     record = make_record(accuracy=accuracy, test_size=2000)
-    data = record.data.model_copy(update={"baselines": {"majority class": 16.8, "root operator": 35.2, "digits": 37.1}})
-    assert rows(build_tables([record.model_copy(update={"data": data})]))[0]["plateau"] == plateau
+    data = record.data.model_copy(update={"baselines": {"root operator": 35.2, "majority class": 16.8, "digits": 37.1}})
+    tables = build_tables([record.model_copy(update={"data": data})])
+    assert rows(tables)[0]["plateau"] == plateau
+    assert f"| {said}" in markdown(tables)
+
+
+def test_where_a_smaller_score_is_better_a_larger_one_is_worse_than_every_guess(
+    make_record: Callable[..., Record],
+) -> None:
+    blank = make_record(task="lm", accuracy=None, dataset="shakespeare")
+    data = blank.data.model_copy(update={"baselines": {"byte frequencies": 4.8, "the byte before": 3.6}})
+    for score, plateau in ((5.2, "byte frequencies"), (4.7, "byte frequencies"), (4.2, ""), (2.5, "")):
+        result = Score(metric="bits per byte", score=score, ci95=(score - 0.2, score + 0.2), last_score=score,
+                       validation_score=score, best_step=1)  # fmt: skip
+        (table,) = build_tables([blank.model_copy(update={"data": data, "result": result})])
+        assert table.plateau(table.entries[0]) == plateau
+
+
+def test_a_seed_that_died_early_hides_nothing_of_the_others(make_record: Callable[..., Record]) -> None:
+    dead = make_record(accuracy=None, status="oom", reason="killed").model_copy(
+        update={"params": None, "params_ratio": None, "profile": None, "train_time_s": 0.0, "steps": 0}
+    )
+    well = make_record(seed=1, params_ratio=1.3).model_copy(
+        update={"machine": dead.machine.model_copy(update={"compiled": True})}
+    )
+    odd = make_record(seed=2, params_ratio=1.3).model_copy(update={"caveat": "mixes examples"})
+    tables = build_tables([dead, well])
+    (row,) = rows(tables)
+    known = (row["params"], row["params_ratio"], row["compiled"], row["train_time_s"], row["steps"], row["reason"])
+    assert known == (1000, 1.3, True, 20.0, 200, "killed")
+    assert "over 110 % of softmax" in markdown(tables)
+    assert rows(build_tables([well, odd]))[0]["reason"] == "mixes examples"
 
 
 def test_runs_without_a_result_are_headed_by_their_tasks_metric(make_record: Callable[..., Record]) -> None:
@@ -213,6 +251,16 @@ def test_steps_timed_beside_other_work_are_flagged(make_record: Callable[..., Re
         tables = build_tables([record.model_copy(update={"profile": profile})])
         assert (f"ok, timed while others took 48 % of the {where}" in markdown(tables)) == flagged
         assert rows(tables)[0][column] == (None if percent is None else round(percent, 1))
+
+
+def test_steps_that_differ_much_are_flagged(make_record: Callable[..., Record]) -> None:
+    record = make_record(step_time=100.0)
+    assert record.profile is not None
+    for apart, said in ((37.4, "ok, timed in steps whose quartiles are 37 % apart "), (24.0, "ok ")):
+        profile = record.profile.model_copy(update={"step_time_iqr_ms": apart})
+        tables = build_tables([record.model_copy(update={"profile": profile})])
+        assert f"| {said}" in markdown(tables)
+        assert rows(tables)[0]["step_time_iqr_ms"] == apart
 
 
 @pytest.mark.parametrize("hostile", ["=1+1", "+x", "-x", "@x", "\tx"])

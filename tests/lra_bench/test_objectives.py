@@ -12,8 +12,8 @@ from accelerate import Accelerator
 
 from lra_bench.build import estimate_step
 from lra_bench.config import ConfigError, RunConfig
-from lra_bench.display import markdown
 from lra_bench.leaderboard import rows
+from lra_bench.markup import markdown
 from lra_bench.objectives import Evaluation, LanguageModelling, objective_of
 from lra_bench.packing import unpack_numbers
 from lra_bench.plugins import load_plugins

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lra_bench import published
-from lra_bench.display import display_overview, display_published_overview, latex, markdown
+from lra_bench.display import display_overview, display_published_overview
+from lra_bench.markup import latex, markdown
 from lra_bench.overview import Overview, build_overviews
 from lra_bench.records import Record
 from lra_bench.tables import build_tables
@@ -107,6 +108,13 @@ def test_what_is_not_fair_or_was_disturbed_is_flagged(make_record: Make) -> None
     shown = body(only([*softmax, *rest, flagged]))
     assert shown["linformer (over 110 % of softmax)"][-2:] == ["1.00*", "1.00"]
     assert shown["softmax"][-2:] == ["1.00", "1.00"]
+    assert " *: see the status in the tables below. " in display_overview(only([*softmax, *rest, flagged])).note
+    # A ratio is of two step times.
+    first, *others = softmax
+    unsteady = first.model_copy(update={"profile": last.profile.model_copy(update={"step_time_iqr_ms": 30.0})})
+    shown = body(only([unsteady, *others, *rest, last]))
+    assert [line[-2] for line in shown.values()] == ["1.00*", "1.00*"]
+    assert "see the status" not in display_overview(only([*softmax, *rest, last])).note
 
 
 def test_guesses_without_a_model_have_means_too(make_record: Make) -> None:
