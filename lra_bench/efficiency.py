@@ -80,6 +80,11 @@ class Group:
         return {label(r): r.caveat for r in self.records if r.caveat}
 
     @property
+    def mark_note(self) -> str:
+        """For the title of a picture: what the mark at some of its names means."""
+        return " (†: see below the table)" if self.caveats else ""
+
+    @property
     def labels(self) -> list[str]:
         """Names of the models, with settings where --set changed them."""
         return list(dict.fromkeys(label(r) for r in self.records))

@@ -19,7 +19,7 @@ def write_efficiency_plots(out: Path, groups: Iterable[Group]) -> list[Path]:
     for group in groups:
         if not any(r.profile for r in group.records if r.mode == "train"):
             continue
-        figure = new_figure(group.title + " (†: see below the table)" * bool(group.caveats), width=11.0)
+        figure = new_figure(group.title + group.mark_note, width=11.0)
         panels = (
             ("step_time_ms", "training step, ms", "time"),
             ("peak_memory_mb", "peak memory of a training step, MB", "memory"),

@@ -28,8 +28,6 @@ BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
 KNOWN = "softmax sdpa rfa linformer performer reformer linear rfa-arccos rfa-gate rfa-gate-arccos".split()
 
-MARK_NOTE = " (†: see its status in the table)"
-
 Curve = Sequence[tuple[float, float]]  # points (x, y) from left to right
 
 
@@ -38,8 +36,7 @@ def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
     written = []
     for table in tables:
         for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
-            marked = any(entry.mark for entry in table.entries)
-            figure = new_figure(table.title + MARK_NOTE * marked)
+            figure = new_figure(table.title + table.mark_note)
             if draw(figure.subplots(), table):
                 written += save(figure, out / f"{name}-{table.slug}")
     return written

@@ -62,7 +62,7 @@ def bubble_chart(table: Table) -> Chart | None:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": _name(p.entry.label),
+                "name": _name(p.entry.label + p.entry.mark),
                 "x": [p.speed],
                 "y": [p.score],
                 "error_y": {
@@ -100,7 +100,7 @@ def bubble_chart(table: Table) -> Chart | None:
             }
         )
     speed = "training speed relative to softmax" if table.reference else "training speed, steps per second"
-    title = "score, speed and memory (area)"
+    title = "score, speed and memory (area)" + table.mark_note
     return _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
 
 
@@ -128,11 +128,12 @@ def learning_chart(table: Table) -> Chart | None:
                     "showlegend": False,
                 }
             )
-        traces.append(_line(_name(entry.label), curves[entry.label], colour, number, entry.label in over))
+        traces.append(_line(_name(entry.label + entry.mark), curves[entry.label], colour, number, entry.label in over))
     if not traces:
         return None
     lower = lower_is_better(table.metric)
-    return _chart("learning curves", traces, "training step", f"validation {axis_label(table.metric)}", lower=lower)
+    title = "learning curves" + table.mark_note
+    return _chart(title, traces, "training step", f"validation {axis_label(table.metric)}", lower=lower)
 
 
 def length_chart(group: Group, field: str, text: str) -> Chart | None:
@@ -143,10 +144,12 @@ def length_chart(group: Group, field: str, text: str) -> Chart | None:
     for number, (name, curve) in enumerate(curves.items()):
         exponent = group.exponent(name, field)
         slope = "" if exponent is None else f" ∝ n^{exponent:.2f}"
-        traces.append(_line(_name(name) + slope, curve, colour_of(name, group.labels), number, name in over))
+        sign = "†" * (name in group.caveats)
+        traces.append(_line(_name(name) + sign + slope, curve, colour_of(name, group.labels), number, name in over))
     if not traces:
         return None
-    chart = _chart(text, traces, "sequence length, tokens", text, log=True)
+    title = text + group.mark_note
+    chart = _chart(title, traces, "sequence length, tokens", text, log=True)
     ticks = {"tickvals": group.lengths, "ticktext": [f"{n:,}" for n in group.lengths]}
     chart["layout"]["xaxis"] |= ticks
     return chart

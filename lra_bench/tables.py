@@ -176,6 +176,11 @@ class Table:
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
     @property
+    def mark_note(self) -> str:
+        """For the title of a picture: what the mark at some of its names means."""
+        return " (†: see its status in the table)" if any(entry.mark for entry in self.entries) else ""
+
+    @property
     def reference(self) -> Entry | None:
         """The plain softmax entry, to which speed and memory are compared."""
         return next((e for e in self.entries if e.label == "softmax"), None)

@@ -136,6 +136,24 @@ def test_published_figures_stand_beside_a_table_of_the_same_data(
     assert "<h3>Published for" not in write_report(tmp_path / "other").read_text()
 
 
+def test_charts_mark_what_tables_say_more_of(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    write_record(tmp_path, make_record("softmax"))
+    write_record(tmp_path, make_record("rfa").model_copy(update={"caveat": "mixes examples"}))
+    profiles = read_records(ROOT / "results" / "reference" / "amd-epyc-2-cores", ProfileRecord)
+    for profile in profiles:
+        odd = profile.config.model_name == "rfa"
+        write_record(tmp_path, profile.model_copy(update={"caveat": "mixes examples"}) if odd else profile)
+    page = write_report(tmp_path).read_text()
+    found = re.findall(r"<figcaption>(.*?)</figcaption>.*?json\">(.*?)</script>", page, re.S)
+    names = {
+        title: {trace.get("name", "").partition(" ∝")[0] for trace in json.loads(data)["data"]} for title, data in found
+    }
+    assert len(names) == 4
+    for title, shown in names.items():
+        assert "(†: see" in title
+        assert {"softmax", "rfa†"} <= shown
+
+
 def test_means_over_tasks_come_first(make_record: Callable[..., Record], tmp_path: Path) -> None:
     for task, dataset in (("text", "imdb"), ("listops", "listops-generated")):
         for model in ("rfa", "softmax"):
