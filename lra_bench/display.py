@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from statistics import mean
 
 from .config import CUDA_GRAPHS, RunConfig
+from .entry import Entry
 from .leaderboard import row_of
 from .machine import Machine
 from .overview import Overview, build_overviews
 from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
-from .tables import Entry, Table
+from .tables import Table
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
-# Of the machine's processor time; on an idle shared machine others took up to 7.
-DISTURBED_PERCENT = 10.0
-# Between the quartiles of a measurement's steps, relative to their median.
-UNSTEADY_PERCENT = 25.0
 # How training steps run, the fastest last.
 HOW = EAGER, COMPILED, GRAPHED = "eager", "compiled", "as CUDA graphs"
 
@@ -71,7 +68,7 @@ def display(table: Table) -> Display:
             low, high = entry.interval
             where = "on the plateau of" if low <= table.baselines[guess] <= high else "worse than"
             row["status"] += f", {where} {guess}"
-        row["status"] += "".join(f", {doubt}" for doubt in _doubts(entry))
+        row["status"] += "".join(f", {doubt}" for doubt in entry.doubts)
         body.append([str(row[key]) for key in HEADER])
     for name, value in reversed(table.baselines.items()):
         guess = {"model": name, "score": f"{value:.{digits}f}", "status": "baseline"}
@@ -87,18 +84,6 @@ def _seeds(entry: Entry) -> str:
 
 def _over(entry: Entry) -> str:
     return " (over 110 % of softmax)" if (entry.first.params_ratio or 0) > FAIR_PARAMS_RATIO else ""
-
-
-def _doubts(entry: Entry) -> list[str]:
-    """Why the step time may mislead, in words."""
-    others = {where: entry.profiled(f"other_{where.lower()}_percent") or 0.0 for where in ("CPU", "GPU")}
-    apart = entry.profiled("unsteady_percent") or 0.0
-    steps = [f"timed in steps whose quartiles are {apart:.0f} % apart"] if apart > UNSTEADY_PERCENT else []
-    return steps + [
-        f"timed while others took {other:.0f} % of the {where}"
-        for where, other in others.items()
-        if other > DISTURBED_PERCENT
-    ]
 
 
 def _note(table: Table) -> str:
@@ -186,7 +171,7 @@ def display_overview(overview: Overview) -> Display:
         means = [_text(row.mean, ".1f"), _interval(row.interval, 1)]
         run = [e for e in row.entries if e]
         label = row.label + next(filter(None, map(_over, run)), "")
-        star = "*" if any(map(_doubts, run + softmax)) else ""
+        star = next((e.star for e in run + softmax if e.star), "")
         ratios = [
             _text(1 / slower, ".2f") + star if slower else "",
             _text(overview.ratio(row, "peak_memory_mb"), ".2f"),

@@ -14,7 +14,8 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .definitions import of_latest_definitions, of_latest_protocols
-from .display import DISTURBED_PERCENT, UNSTEADY_PERCENT, distinct, how_asked, how_they_ran
+from .display import distinct, how_asked, how_they_ran
+from .entry import DISTURBED_PERCENT, UNSTEADY_PERCENT, doubts_of
 from .leaderboard import safe_cell
 from .markup import align
 from .published import published_length_ratios
@@ -79,10 +80,11 @@ class Group:
         """What has to be known of models that were measured, by label."""
         return {label(r): r.caveat for r in self.records if r.caveat}
 
-    @property
-    def mark_note(self) -> str:
-        """For the title of a picture: what the mark at some of its names means."""
-        return " (†: see below the table)" if self.caveats else ""
+    def mark_note(self, field: str) -> str:
+        """For the title of a picture of a figure: what the mark at some of its names and its hollow points mean."""
+        hollow = ["hollow: * in the table"] if any(self.in_doubt(name, field) for name in self.labels) else []
+        parts = hollow + ["†: see below the table"] * bool(self.caveats)
+        return f" ({'; '.join(parts)})" if parts else ""
 
     @property
     def labels(self) -> list[str]:
@@ -109,6 +111,11 @@ class Group:
         cells = ((n, self.find(name, mode, n)) for n in self.lengths)
         return [(n, value) for n, r in cells if r and r.profile and (value := getattr(r.profile, field))]
 
+    def in_doubt(self, name: str, field: str, mode: Mode = "train") -> set[int]:
+        """At which lengths the figure is a time that may mislead."""
+        cells = ((n, self.find(name, mode, n)) for n in self.lengths)
+        return {n for n, r in cells if field == "step_time_ms" and r and uncertain(r)}
+
     def curves(self, field: str) -> dict[str, list[tuple[int, float]]]:
         """The curves of the training step by model, those without a point left out."""
         return {name: curve for name in self.labels if (curve := self.curve(name, field))}
@@ -119,10 +126,8 @@ class Group:
         From 2,048 on, where two such lengths are there, and of times those that are not uncertain, where two are.
         """
         points = self.curve(name, field, mode)
-        late = [(n, value) for n, value in points if n >= 2048]
-        steady = late
-        if field == "step_time_ms":
-            steady = [(n, value) for n, value in late if not ((r := self.find(name, mode, n)) and uncertain(r))]
+        late, doubtful = [(n, value) for n, value in points if n >= 2048], self.in_doubt(name, field, mode)
+        steady = [(n, value) for n, value in late if n not in doubtful]
         chosen = next((some for some in (steady, late) if len(some) >= 2), points)
         if len(chosen) < 2:
             return None
@@ -241,11 +246,7 @@ def _cell(record: ProfileRecord | None, field: str, form: str) -> str:
 
 def uncertain(record: ProfileRecord) -> bool:
     """Whether the time may mislead: others took much of the processors or the card, or the steps differ as much."""
-    p = record.profile
-    if p is None:
-        return False
-    others = max(p.other_cpu_percent or 0, p.other_gpu_percent or 0)
-    return others > DISTURBED_PERCENT or p.unsteady_percent > UNSTEADY_PERCENT
+    return bool(record.profile and doubts_of([record.profile]))
 
 
 def _relative(group: Group) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from tasks.files import atomic_path
 
-from .tables import Entry, Table
+from .entry import Entry
+from .tables import Table
 
 COLUMNS = (
     "task dataset protocol overrides model settings rank seeds metric score score_std score_ci95 score_last"

@@ -10,7 +10,8 @@ from itertools import groupby
 from math import hypot
 from statistics import geometric_mean, mean
 
-from .tables import Difference, Entry, Table, rank_of
+from .entry import Entry
+from .tables import Difference, Table, rank_of
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from tasks import Task
 from tasks.files import atomic_path
 
+from .entry import Entry
 from .published import PublishedPoint, published_on, published_points
 from .stats import axis_label, lower_is_better
-from .tables import Entry, Table
+from .tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,9 +35,10 @@ Curve = Sequence[tuple[float, float]]  # points (x, y) from left to right
 def write_plots(out: Path, tables: Iterable[Table]) -> list[Path]:
     """Three pictures per table, as PNG and SVG under `out`; returns the paths. Without a measurement, none."""
     written = []
+    pictures = (("tradeoff", _tradeoff, "*†"), ("learning", _learning, "†"), ("step_time", _step_time, "*†"))
     for table in tables:
-        for name, draw in (("tradeoff", _tradeoff), ("learning", _learning), ("step_time", _step_time)):
-            figure = new_figure(table.title + table.mark_note)
+        for name, draw, signs in pictures:
+            figure = new_figure(table.title + table.mark_note(signs))
             if draw(figure.subplots(), table):
                 written += save(figure, out / f"{name}-{table.slug}")
     return written
@@ -181,7 +183,14 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     # Names in a legend: labels beside the bubbles run into each other where models are alike.
     for p in points:
         size = f", {p.memory:,.0f} MB" if p.memory else ""
-        axes.scatter([], [], 60, color=_colour(table, p.entry), alpha=0.7, label=f"{p.entry.label}{p.entry.mark}{size}")
+        axes.scatter(
+            [],
+            [],
+            60,
+            color=_colour(table, p.entry),
+            alpha=0.7,
+            label=f"{p.entry.label}{p.entry.star}{p.entry.mark}{size}",
+        )
     softmax_memory = base.profiled("peak_memory_mb") if base else None
     for other in published_beside(table):
         where = other.speed, other.accuracy
@@ -253,7 +262,12 @@ def _step_time(axes: Axes, table: Table) -> bool:
         spread = (entry.profiled("step_time_iqr_ms") or 0.0) / 2
         axes.barh(row, time, xerr=spread, color=_colour(table, entry), height=0.6, capsize=3)
         axes.annotate(
-            f"{time:,.1f} ms", (time + spread, row), (6, 0), textcoords="offset points", va="center", fontsize=9
+            f"{time:,.1f} ms{entry.star}",
+            (time + spread, row),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
         )
     style(axes)
     axes.set_yticks(range(len(timed)), [entry.label + entry.mark for _, entry in timed])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Container
 from typing import Any
 
 from .efficiency import Group
@@ -35,8 +36,11 @@ def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False
     return {"title": title, "data": traces, "layout": layout}
 
 
-def _line(name: str, curve: Curve, colour: str, number: int, dash: bool) -> Chart:
-    """One curve of a chart; number: which symbol its points have; dash: see `plots.dashed`."""
+def _line(
+    name: str, curve: Curve, colour: str, number: int, dash: bool, hollow: Container[float] = frozenset()
+) -> Chart:
+    """One curve of a chart; number: which symbol its points have; dash: see `plots.dashed`; hollow: points, by x."""
+    symbol = SYMBOLS[number % len(SYMBOLS)]
     return {
         "type": "scatter",
         "mode": "lines+markers",
@@ -44,7 +48,7 @@ def _line(name: str, curve: Curve, colour: str, number: int, dash: bool) -> Char
         "x": [x for x, _ in curve],
         "y": [y for _, y in curve],
         "line": {"color": colour, "dash": "dash" if dash else "solid"},
-        "marker": {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 8},
+        "marker": {"symbol": [f"{symbol}-open" if x in hollow else symbol for x, _ in curve], "size": 8},
     }
 
 
@@ -62,7 +66,7 @@ def bubble_chart(table: Table) -> Chart | None:
             {
                 "type": "scatter",
                 "mode": "markers",
-                "name": _name(p.entry.label + p.entry.mark),
+                "name": _name(p.entry.label + p.entry.star + p.entry.mark),
                 "x": [p.speed],
                 "y": [p.score],
                 "error_y": {
@@ -100,7 +104,7 @@ def bubble_chart(table: Table) -> Chart | None:
             }
         )
     speed = "training speed relative to softmax" if table.reference else "training speed, steps per second"
-    title = "score, speed and memory (area)" + table.mark_note
+    title = "score, speed and memory (area)" + table.mark_note()
     return _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
 
 
@@ -132,7 +136,7 @@ def learning_chart(table: Table) -> Chart | None:
     if not traces:
         return None
     lower = lower_is_better(table.metric)
-    title = "learning curves" + table.mark_note
+    title = "learning curves" + table.mark_note("†")
     return _chart(title, traces, "training step", f"validation {axis_label(table.metric)}", lower=lower)
 
 
@@ -145,10 +149,11 @@ def length_chart(group: Group, field: str, text: str) -> Chart | None:
         exponent = group.exponent(name, field)
         slope = "" if exponent is None else f" ∝ n^{exponent:.2f}"
         sign = "†" * (name in group.caveats)
-        traces.append(_line(_name(name) + sign + slope, curve, colour_of(name, group.labels), number, name in over))
+        hollow, colour = group.in_doubt(name, field), colour_of(name, group.labels)
+        traces.append(_line(_name(name) + sign + slope, curve, colour, number, name in over, hollow))
     if not traces:
         return None
-    title = text + group.mark_note
+    title = text + group.mark_note(field)
     chart = _chart(title, traces, "sequence length, tokens", text, log=True)
     ticks = {"tickvals": group.lengths, "ticktext": [f"{n:,}" for n in group.lengths]}
     chart["layout"]["xaxis"] |= ticks

@@ -10,26 +10,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby
 from math import hypot, inf
-from statistics import mean, median, stdev
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks import DataError, Metric, task_spec
 
 from .definitions import of_latest_definitions, of_latest_protocols
+from .entry import Entry
 from .records import Record
-from .stats import Z95, bootstrap_scores, lower_is_better, range_quantile, seed_margin, wilson_interval
-
-
-class CurvePoint(NamedTuple):
-    """A score at a training step: mean, lowest and highest of the seeds."""
-
-    step: int
-    mean: float
-    low: float
-    high: float
+from .stats import Z95, lower_is_better, range_quantile, seed_margin
 
 
 class Difference(NamedTuple):
@@ -47,107 +37,6 @@ class Difference(NamedTuple):
         if low > 0 or high < 0:
             return 1 if (low > 0) != self.lower_is_better else -1
         return 0
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One model in one table: the records of its seeds."""
-
-    records: tuple[Record, ...]
-
-    @property
-    def first(self) -> Record:
-        """Of the seeds with a score, where there are any: a run that died early knows less of itself."""
-        return (self.scored or self.records)[0]
-
-    @property
-    def scored(self) -> list[Record]:
-        return [r for r in self.records if r.result is not None]
-
-    @property
-    def metric(self) -> Metric | None:
-        """What the records are scored by; None where none has a score."""
-        return next((r.result.metric for r in self.scored if r.result), None)
-
-    @property
-    def scores(self) -> list[float]:
-        """Score on test of every seed, in the units of the metric: accuracy in percent, bits per byte, BLEU."""
-        return [r.result.score for r in self.records if r.result]
-
-    @property
-    def score(self) -> float | None:
-        """Mean of the seeds' scores."""
-        return mean(self.scores) if self.scores else None
-
-    @property
-    def last_score(self) -> float | None:
-        """Mean score on test of the last weights, whatever validation said of them."""
-        values = [r.result.last_score for r in self.scored if r.result]
-        return mean(values) if values else None
-
-    @property
-    def score_std(self) -> float | None:
-        """Standard deviation over seeds; None for fewer than two."""
-        return stdev(self.scores) if len(self.scores) > 1 else None
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """95 % interval of the mean score for one test set: more seeds do not add test examples.
-
-        Of accuracies Wilson's; of other scores the mean of the seeds' own.
-        """
-        if self.score is None:
-            return None
-        if self.metric == "accuracy":
-            size = self.scored[0].data.test_size
-            return wilson_interval(self.score * size / 100, size)
-        found = [r.result.ci95 for r in self.scored if r.result and r.result.ci95]
-        return (mean(low for low, _ in found), mean(high for _, high in found)) if found else None
-
-    @cached_property
-    def bootstrap_scores(self) -> NDArray[np.float64] | None:
-        """The score on test sets drawn anew, see stats; None where not all records tell how each item was answered."""
-        found = [r.result.items(r.data.test_size) for r in self.scored if r.result]
-        items = [numbers for numbers in found if numbers is not None]
-        return bootstrap_scores(items, self.metric) if self.metric and len(items) == len(found) else None
-
-    @property
-    def learning_curve(self) -> list[CurvePoint]:
-        """The metric on validation at the steps that all seeds have; empty where nothing was validated."""
-        curves = [dict(r.validation_curve) for r in self.records if r.validation_curve]
-        steps = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
-        values = [(step, [c[step] for c in curves]) for step in steps]
-        return [CurvePoint(step, mean(v), min(v), max(v)) for step, v in values]
-
-    def profiled(self, name: str) -> float | None:
-        """Median over seeds of a figure of the step profile."""
-        values = [getattr(r.profile, name) for r in self.records if r.profile]
-        known = [v for v in values if v is not None]
-        return median(known) if known else None
-
-    @property
-    def label(self) -> str:
-        return f"{self.first.config.model_name} ({self.settings})" if self.settings else self.first.config.model_name
-
-    @property
-    def settings(self) -> str:
-        """The attention's settings where --set changed them."""
-        return self.first.config.attention.changed
-
-    @property
-    def status(self) -> str:
-        return next((r.status for r in self.records if r.status != "ok"), "ok")
-
-    @property
-    def reason(self) -> str:
-        """Why not all of it is ok; of what is, what has to be known."""
-        failures = (r.reason for r in self.records if r.status != "ok")
-        return next(failures, next((r.caveat for r in self.records if r.caveat), ""))
-
-    @property
-    def mark(self) -> str:
-        """`†` on a score with something to be known, which `reason` says."""
-        return "†" if self.score is not None and self.reason else ""
 
 
 @dataclass(frozen=True)
@@ -175,10 +64,10 @@ class Table:
         text = f"{r.config.task}{version}-{r.data.dataset}-{r.config.protocol}-{r.config.device}"
         return re.sub(r"[^A-Za-z0-9._-]+", "_", text) + f"-{hashlib.sha256(rest.encode()).hexdigest()[:6]}"
 
-    @property
-    def mark_note(self) -> str:
-        """For the title of a picture: what the mark at some of its names means."""
-        return " (†: see its status in the table)" if any(entry.mark for entry in self.entries) else ""
+    def mark_note(self, signs: str = "*†") -> str:
+        """For the title of a picture: where to find what these of the signs mean that some of its names bear."""
+        shown = [sign for sign in signs if any(sign in entry.star + entry.mark for entry in self.entries)]
+        return f" ({' and '.join(shown)}: see the status in the table)" if shown else ""
 
     @property
     def reference(self) -> Entry | None:

@@ -16,6 +16,7 @@ from lra_bench.efficiency import build_groups, efficiency_rows, write_efficiency
 from lra_bench.efficiency_plots import write_efficiency_plots
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.records import Mode, ProfileRecord, StepProfile
+from lra_bench.report_charts import length_chart
 from lra_bench.resolve import resolve
 
 from .test_cli import lra_bench
@@ -177,6 +178,27 @@ def test_times_of_unsteady_steps_are_marked(
     text = write_efficiency(tmp_path, build_groups([record.model_copy(update={"profile": profile})]))
     assert f"| 50.0{mark} " in text
     assert ("quartiles are more than 25 %" in text) == bool(mark)
+
+
+def test_times_that_may_mislead_are_hollow_in_pictures(
+    make_profile: Callable[..., ProfileRecord], tmp_path: Path
+) -> None:
+    steady = [make_profile("rfa", n, n / 50) for n in (1024, 2048)]
+    assert steady[0].profile is not None
+    profile = steady[0].profile.model_copy(update={"step_time_iqr_ms": steady[0].profile.step_time_ms})
+    unsteady = [steady[0].model_copy(update={"profile": profile}), steady[1]]
+    for records, hollow in ((steady, 0), (unsteady, 1)):
+        (group,) = build_groups(records)
+        _, svg = write_efficiency_plots(tmp_path, [group])
+        text = svg.read_text()
+        # Their edge has the model's colour, which other hollow things have not.
+        assert len(re.findall(r'style="fill: #ffffff; stroke: #009e73', text)) == hollow
+        assert ("(hollow: * in the table)" in text) == bool(hollow)
+        for field, count in (("step_time_ms", hollow), ("peak_memory_mb", 0)):
+            chart = length_chart(group, field, "")
+            assert chart is not None
+            symbols = chart["data"][0]["marker"]["symbol"]
+            assert [symbol.endswith("-open") for symbol in symbols] == [count > 0, False]
 
 
 def test_models_that_did_not_compile_are_named(make_profile: Callable[..., ProfileRecord]) -> None:

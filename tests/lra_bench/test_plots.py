@@ -89,9 +89,22 @@ def test_what_has_to_be_known_of_a_score_is_marked(make_record: Callable[..., Re
     for picture in pictures:
         texts = re.findall(r">([^<>]+)</text>", picture)
         assert [text[:4] for text in texts if "†" in text and "see" not in text] == ["rfa†"]
-        assert any("(†: see its status in the table)" in text for text in texts)
+        assert any("(†: see the status in the table)" in text for text in texts)
     write_plots(tmp_path, build_tables([make_record("softmax"), make_record("rfa"), lost]))
     assert not any("†" in path.read_text() for path in tmp_path.glob("*.svg"))
+
+
+def test_times_that_may_mislead_are_marked(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    record = make_record("rfa", step_time=50.0)
+    assert record.profile is not None
+    busy = record.model_copy(update={"profile": record.profile.model_copy(update={"other_cpu_percent": 49.0})})
+    write_plots(tmp_path, build_tables([make_record("softmax"), busy]))
+    shown = {path.name.partition("-")[0]: re.findall(r">([^<>]+)</text>", path.read_text())
+             for path in tmp_path.glob("*.svg")}  # fmt: skip
+    assert {"50.0 ms*", "100.0 ms"} <= set(shown["step_time"])
+    assert {"rfa*, 100 MB", "softmax, 100 MB"} <= set(shown["tradeoff"])
+    for name, texts in shown.items():  # accuracies are not in doubt
+        assert any("(*: see the status in the table)" in text for text in texts) == (name != "learning")
 
 
 def test_fractions_of_a_step_are_not_rounded(make_record: Callable[..., Record], tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ def test_charts_mark_what_tables_say_more_of(make_record: Callable[..., Record],
     }
     assert len(names) == 4
     for title, shown in names.items():
-        assert "(†: see" in title
+        assert "†: see" in title
+        assert ("hollow" in title) == title.startswith("training step, ms")
         assert {"softmax", "rfa†"} <= shown
 
 
