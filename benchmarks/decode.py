@@ -26,9 +26,11 @@ from torch import Tensor
 from torch._inductor import config as inductor_config
 from torch.utils._pytree import tree_map, tree_map_only
 
-from lra_bench.machine import describe_code, describe_machine
+from lra_bench.entry import DISTURBED_PERCENT
+from lra_bench.machine import card_busy_percent, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
+from lra_bench.profiler import OtherProcesses
 from lra_bench.sharing import AtWork
 from models import MultiHeadAttention, build_attention
 
@@ -145,7 +147,7 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork)
     memory: dict[str, float] = {}
     times: dict[str, list[float]] = {name: [] for name in steps}
     with work.alone():
-        started = time.perf_counter()
+        others, started = OtherProcesses(), time.perf_counter()
         while (spent := time.perf_counter() - started) < arguments.seconds or (
             len(times["softmax"]) < arguments.rounds and spent < MOST_SECONDS
         ):
@@ -155,6 +157,7 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork)
                 if name not in memory:
                     memory[name] = held_mb(step, last, state)
                 del last, state
+        busy = card_busy_percent(x.device) if x.is_cuda else others.percent(spent)
     medians = {name: median(values) for name, values in times.items()}
     return [
         {
@@ -166,6 +169,7 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork)
             "speed_vs_sdpa": medians["sdpa"] / medians[name],
             "memory_vs_softmax": memory[name] / memory["softmax"],
             "rounds": len(times[name]),
+            "other_gpu_percent" if x.is_cuda else "other_cpu_percent": busy,
         }
         for name in steps
     ]
@@ -173,7 +177,9 @@ def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork)
 
 def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     """decode.png and decode.svg: speed and memory relative to softmax against length."""
-    figure = new_figure(title, width=11.0)
+    doubtful = disturbed(frame)
+    note = f" (hollow: others took more than {DISTURBED_PERCENT:.0f} % of the processors or the card)"
+    figure = new_figure(title + note * bool(doubtful.any()), width=11.0)
     panels = (
         ("speed_vs_softmax", 1, "speed relative to softmax with a cache"),
         ("memory_vs_softmax", 100, "memory in percent of that of softmax with a cache"),
@@ -182,15 +188,16 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
     for axes, (column, unit, label) in zip(figure.subplots(1, 2), panels, strict=True):
         for name in names:
             rows, model = frame[frame["model"] == name].sort_values("length"), name.removesuffix(" compiled")
-            axes.plot(
-                rows["length"],
-                unit * rows[column],
-                marker=MARKERS[names.index(model) % len(MARKERS)],
-                markersize=5,
-                linestyle="-" if name == model else "--",
-                color=colour_of(model, names),
-                label=name,
-            )
+            look: dict[str, Any] = {
+                "color": colour_of(model, names),
+                "marker": MARKERS[names.index(model) % len(MARKERS)],
+                "markersize": 5,
+            }
+            style_of_line = "-" if name == model else "--"
+            axes.plot(rows["length"], unit * rows[column], **look, linestyle=style_of_line, label=name)
+            if column == "speed_vs_softmax":
+                hollow = rows[doubtful[rows.index]]
+                axes.plot(hollow["length"], hollow[column], **look, linestyle="none", markerfacecolor="white")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         lengths = sorted(set(frame["length"]))
@@ -202,6 +209,11 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
         style(axes)
     axes.legend(frameon=False, fontsize=8, handlelength=4)  # so that dashes are told from lines
     save(figure, folder / "decode")
+
+
+def disturbed(frame: pd.DataFrame) -> pd.Series:
+    """For each row whether its length was measured while others took much of the processors or the card."""
+    return frame.filter(regex="^other_").astype(float).gt(DISTURBED_PERCENT).any(axis=1)
 
 
 def _models(text: str) -> list[str]:
@@ -258,6 +270,8 @@ def main() -> None:
             if "softmax compiled" in chosen.index:
                 best = chosen.loc["softmax compiled", "speed_vs_softmax"]
                 others.insert(0, f"{row['speed_vs_softmax'] / best:.1f} of it compiled")
+            if disturbed(chosen)[name]:
+                others.append("measured beside other work")
             print(
                 f"{name} at 2,048 tokens: {row['speed_vs_softmax']:.1f} times the speed of softmax with a cache"
                 f" ({', '.join(others)}), {100 * row['memory_vs_softmax']:.1f} % of its memory"

@@ -1,15 +1,17 @@
 """Fast steps of `make decode` are the layer's own: compiled ones, and the captured graph without a card."""
 
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.decode import VARIANTS, CapturedStep, build_step, for_inference, generate
+from benchmarks.decode import VARIANTS, CapturedStep, build_step, disturbed, draw, for_inference, generate
 from models import MultiHeadAttention, build_attention
 
 
@@ -103,3 +105,15 @@ def check_compiled(name: str, device: str) -> None:
 @each_compiled
 def test_a_compiled_step_is_the_step(name: str) -> None:
     check_compiled(name, "cpu")
+
+
+@pytest.mark.parametrize("column", ["other_cpu_percent", "other_gpu_percent"])
+def test_what_was_measured_beside_other_work_is_hollow(column: str, tmp_path: Path) -> None:
+    rows = [{"length": n, "model": m, "speed_vs_softmax": 1.0, "memory_vs_softmax": 1.0, column: busy}
+            for n, busy in ((64, 3.0), (128, 42.0), (256, None)) for m in ("softmax", "rfa")]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    assert disturbed(frame).tolist() == [False, False, True, True, False, False]
+    draw(tmp_path, frame, "decoding")
+    assert "(hollow: others took" in (tmp_path / "decode.svg").read_text()
+    draw(tmp_path, frame.assign(**{column: None}), "decoding")
+    assert "hollow" not in (tmp_path / "decode.svg").read_text()
