@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isinf
 from statistics import mean
+from typing import Any
 
 from .config import CUDA_GRAPHS, RunConfig
 from .entry import Entry
@@ -13,7 +15,7 @@ from .machine import Machine
 from .overview import Overview, build_overviews
 from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
-from .tables import Table
+from .tables import Pair, Table, usual_margin
 
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # How training steps run, the fastest last.
@@ -98,7 +100,7 @@ def _note(table: Table) -> str:
         f"{r.data.test_size:,} test examples; steps of {r.config.batch_label},"
         f" in {r.machine.precision}{compiled} on {distinct(x.machine.runtime for x in records)};"
         f" commit {distinct(x.code.short for x in records)}.{ratios}"
-        f" {_tie(table.entries)}{lower}"
+        f" {_tie(table.entries, table.pairs, decimals(table.metric))}{lower}"
     )
     if table.synthetic:
         note += " Synthetic data: not comparable with any published figure."
@@ -107,11 +109,13 @@ def _note(table: Table) -> str:
     return note
 
 
-def _tie(entries: Iterable[Entry]) -> str:
+def _tie(entries: Iterable[Entry], pairs: Sequence[Pair[Any]], digits: int) -> str:
     several = any(len(e.scores) > 1 for e in entries)
     chance = "test examples and seeds" if several else "test examples; one seed does not tell how much seeds differ"
+    margin = usual_margin(pairs)
+    usual = "" if margin is None or isinf(margin) else f", mostly ± {margin:.{digits}f} here"
     return (
-        "A rank with = is a tie: the difference is within its 95 % interval, which holds for all pairs at once"
+        f"A rank with = is a tie: the difference is within its 95 % interval{usual}, which holds for all pairs at once"
         f" ({chance})."
     )
 
@@ -190,7 +194,7 @@ def display_overview(overview: Overview) -> Display:
         "Accuracy in percent; every task counts alike, and a model without a score on one has no mean. Speed and memory"
         " × are geometric means of the ratios to softmax in the tables below, which say what they were measured on."
         f" Over 110 %: of softmax's parameters.{see}"
-        f" {_tie(entry for table in tables for entry in table.entries)}",
+        f" {_tie((entry for table in tables for entry in table.entries), overview.pairs, 1)}",
     )
 
 

@@ -6,12 +6,12 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
 from math import hypot
 from statistics import geometric_mean, mean
 
 from .entry import Entry
-from .tables import Difference, Table, rank_of
+from .tables import Difference, Pair, Table, rank_among
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,13 @@ class Overview:
 
     def rank(self, row: Row) -> str:
         """As `Table.rank`, by the difference of means; empty for a model without a mean."""
-        if row.mean is None:
-            return ""
-        others = [other for other in self.rows if other is not row and other.mean is not None]
-        return rank_of([self.difference(row, other, models=1 + len(others)).verdict for other in others])
+        return "" if row.mean is None else rank_among(self.pairs, row)
+
+    @cached_property
+    def pairs(self) -> list[Pair[Row]]:
+        """All pairs of rows with means, and their differences as ranks go by them."""
+        known = [row for row in self.rows if row.mean is not None]
+        return [(a, b, self.difference(a, b, models=len(known))) for a, b in combinations(known, 2)]
 
     def difference(self, a: Row, b: Row, models: int = 2) -> Difference:
         """a's mean less b's with its 95 % interval, from those of every table. Both need means. models: see `Table`."""

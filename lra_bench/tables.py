@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, groupby
 from math import hypot, inf
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +38,11 @@ class Difference(NamedTuple):
         if low > 0 or high < 0:
             return 1 if (low > 0) != self.lower_is_better else -1
         return 0
+
+
+Compared = TypeVar("Compared")
+# The difference is that of the first less the second.
+Pair = tuple[Compared, Compared, Difference]
 
 
 @dataclass(frozen=True)
@@ -126,15 +132,11 @@ class Table:
         """
         if entry.score is None:
             return ""
-        verdicts = [
-            difference.verdict if first is entry else -difference.verdict
-            for first, second, difference in self._differences
-            if entry is first or entry is second
-        ]
-        return rank_of(verdicts)
+        return rank_among(self.pairs, entry)
 
     @cached_property
-    def _differences(self) -> list[tuple[Entry, Entry, Difference]]:
+    def pairs(self) -> list[Pair[Entry]]:
+        """All pairs of entries with scores, and their differences as ranks go by them."""
         scored = [entry for entry in self.entries if entry.score is not None]
         return [(a, b, self.difference(a, b, models=len(scored))) for a, b in combinations(scored, 2)]
 
@@ -169,9 +171,15 @@ class Table:
         return own / base if own is not None and base else None
 
 
-def rank_of(verdicts: Sequence[int]) -> str:
-    """A rank from the verdicts on one model beside each other one: 1 + how many are better, `=` where it ties."""
+def rank_among(pairs: Iterable[Pair[Any]], one: object) -> str:
+    """The rank of one of those that were compared: 1 + how many are better, `=` where it ties."""
+    verdicts = [d.verdict if a is one else -d.verdict for a, b, d in pairs if one is a or one is b]
     return f"{1 + verdicts.count(-1)}{'=' if 0 in verdicts else ''}"
+
+
+def usual_margin(pairs: Sequence[Pair[Any]]) -> float | None:
+    """Median half-width of the differences' intervals: about what it takes to be told apart. None without any."""
+    return median((d.interval[1] - d.interval[0]) / 2 for _, _, d in pairs) if pairs else None
 
 
 def build_tables(records: Iterable[Record]) -> list[Table]:

@@ -7,9 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from lra_bench.markup import markdown
 from lra_bench.records import Record
 from lra_bench.stats import bootstrap_scores, range_quantile, score_of_sums, seed_margin
-from lra_bench.tables import build_tables
+from lra_bench.tables import build_tables, usual_margin
 from tasks.translation import bleu, bleu_items
 
 from .test_compare import scored
@@ -72,6 +73,16 @@ def test_seed_margin() -> None:
     drawn = rng.normal(size=(20_000, 2, 3))
     beyond = [abs(a.mean() - b.mean()) > seed_margin([a.tolist(), b.tolist()], 3, 3) for a, b in drawn]
     assert np.mean(beyond) == pytest.approx(0.05, abs=0.005)
+
+
+def test_a_table_says_what_it_takes_to_be_told_apart(make_record: Make) -> None:
+    records = [make_record(model, score) for model, score in (("rfa", 60.0), ("sdpa", 59.0), ("softmax", 50.0))]
+    (table,) = build_tables(records)
+    # 2.344 standard errors, of two proportions over 4,000 examples.
+    expected = 234.4 * (0.6 * 0.4 / 4000 + 0.59 * 0.41 / 4000) ** 0.5
+    assert usual_margin(table.pairs) == pytest.approx(expected, abs=0.05)
+    assert f"95 % interval, mostly ± {expected:.1f} here, which holds" in markdown([table])
+    assert "95 % interval, which holds" in markdown(build_tables(records[:1]))
 
 
 @pytest.mark.parametrize(("seeds", "pair_by_pair"), [(1, 0.4), (2, 0.15)])
