@@ -112,8 +112,8 @@ class Entry:
 
     @property
     def learning_curve(self) -> list[CurvePoint]:
-        """The metric on validation at the steps that all seeds have; empty where nothing was validated."""
-        curves = [dict(r.validation_curve) for r in self.records if r.validation_curve]
+        """The metric on validation at the steps that all seeds with a score have; where none has one, that all have."""
+        curves = [dict(r.validation_curve) for r in self.scored or self.records if r.validation_curve]
         steps = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
         values = [(step, [c[step] for c in curves]) for step in steps]
         return [CurvePoint(step, mean(v), min(v), max(v)) for step, v in values]

@@ -227,6 +227,10 @@ def test_a_seed_that_died_early_hides_nothing_of_the_others(make_record: Callabl
     assert known == (1000, 1.3, True, 20.0, 200, "killed")
     assert "over 110 % of softmax" in markdown(tables)
     assert rows(build_tables([well, odd]))[0]["reason"] == "mixes examples"
+    cut = dead.model_copy(update={"validation_curve": dead.validation_curve[:1]})
+    for records, steps in (([cut, well], [100, 200]), ([cut, cut.model_copy(update={"config": odd.config})], [100])):
+        (table,) = build_tables(records)
+        assert [point.step for point in table.entries[0].learning_curve] == steps
 
 
 def test_runs_without_a_result_are_headed_by_their_tasks_metric(make_record: Callable[..., Record]) -> None:
