@@ -233,6 +233,12 @@ def test_a_seed_that_died_early_hides_nothing_of_the_others(make_record: Callabl
         assert [point.step for point in table.entries[0].learning_curve] == steps
 
 
+def test_a_plugin_s_task_without_a_result_has_a_table_too(make_record: Callable[..., Record]) -> None:
+    record = make_record(accuracy=None, status="failed", reason="it broke")
+    unknown = record.model_copy(update={"config": record.config.model_copy(update={"task": "mine"})})
+    assert "| accuracy % |" in markdown(build_tables([unknown]))
+
+
 def test_runs_without_a_result_are_headed_by_their_tasks_metric(make_record: Callable[..., Record]) -> None:
     record = make_record(task="mt", accuracy=None, status="interrupted", dataset="multi30k")
     text = markdown(build_tables([record]))
