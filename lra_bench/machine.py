@@ -56,7 +56,7 @@ class Machine(BaseModel, extra="forbid", frozen=True):
 class Code(BaseModel, extra="forbid", frozen=True):
     """The checkout. commit: its hash, or "unknown" outside git; dirty: whether tracked files had been changed.
 
-    plugin: SHA-256 of the text of the plugin that defines the attention or the task, first 12 digits, if one does.
+    plugin: SHA-256 of `plugin_source`, first 12 digits, where it is not empty.
     """
 
     commit: str
@@ -142,8 +142,12 @@ def card_busy_percent(device: torch.device) -> float | None:
 
 def describe_code(plugin_source: str = "") -> Code:
     """Commit and state of the checkout that this file lies in, and the plugin with this text."""
-    commit = _output(["git", "-C", str(ROOT), "rev-parse", "HEAD"])
-    changes = _output(["git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no"])
+    # As we run its code already, git may trust the checkout whoever owns it, as in a container.
+    git = ["git", "-c", "safe.directory=*", "-C", str(ROOT)]
+    # A copy without a repository of its own may lie in somebody else's, whose commit says nothing of us.
+    tracked = _output([*git, "ls-files", "--error-unmatch", "lra_bench/machine.py"])
+    commit = _output([*git, "rev-parse", "HEAD"]) if tracked else None
+    changes = _output([*git, "status", "--porcelain", "--untracked-files=no", "--", "."]) if commit else None
     plugin = hashlib.sha256(plugin_source.encode()).hexdigest()[:12] if plugin_source else ""
     return Code(commit=commit or "unknown", dirty=bool(changes), plugin=plugin)
 

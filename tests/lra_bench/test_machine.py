@@ -1,12 +1,13 @@
-"""What a run says of its machine."""
+"""What a run says of its machine and its code."""
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from lra_bench.machine import card_busy_percent, describe_machine
+from lra_bench.machine import card_busy_percent, describe_code, describe_machine
 
 
 def test_processors_of_one_name_are_told_apart_by_their_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +36,28 @@ def test_what_others_take_of_the_card_is_what_its_driver_tells(
     if told is not None:
         asked = "--id=GPU-0123-ab --query-gpu=utilization.gpu --format=csv,noheader,nounits\n"
         assert (tmp_path / "asked").read_text() == asked
+
+
+def test_the_commit_is_that_of_our_own_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    copy = tmp_path / "third_party" / "bench"
+    (copy / "lra_bench").mkdir(parents=True)
+    (copy / "lra_bench" / "machine.py").touch()
+    (tmp_path / "other.py").touch()
+    monkeypatch.setattr("lra_bench.machine.ROOT", copy)
+    assert describe_code().commit == "unknown"
+    git("init")
+    git("add", "other.py")
+    git("commit", "-m", "somebody else's")
+    assert describe_code().commit == "unknown"
+    git("add", ".")
+    git("commit", "-m", "ours among it")
+    (tmp_path / "other.py").write_text("changed")
+    code = describe_code()
+    assert (code.commit, code.dirty) == (git("rev-parse", "HEAD"), False)
+    (copy / "lra_bench" / "machine.py").write_text("changed")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as of a checkout mounted into a container
+    assert describe_code() == code.model_copy(update={"dirty": True})
