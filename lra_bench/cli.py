@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from . import ROOT
 from .data_cli import app as data_app
 from .options import (
     Compile,
@@ -274,6 +275,8 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     try:
+        if not (ROOT / "configs").is_dir():  # a plain `pip install` leaves them behind
+            raise FileNotFoundError(f"no configs in {ROOT}; lra-bench runs from its checkout: pip install -e . there")
         code = app(standalone_mode=False)
     except KeyboardInterrupt:
         code = 130

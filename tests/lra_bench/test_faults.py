@@ -118,6 +118,14 @@ def test_command_lines(call: Callable[..., tuple[object, str, str]], arguments: 
     assert files_below(Path.cwd()) == set()
 
 
+def test_an_install_without_the_checkout(
+    call: Callable[..., tuple[object, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lra_bench.cli.ROOT", Path.cwd())
+    message = f"error: no configs in {Path.cwd()}; lra-bench runs from its checkout: pip install -e . there\n"
+    assert call("list") == (2, "", message)
+
+
 HEAD = b"description: x\nfamily: y\nsource: z\n"
 QUICK = (ROOT / "configs" / "protocols" / "quick.yaml").read_bytes()
 RFA = b"description: x\npaper: y\nattention: rfa\n"
