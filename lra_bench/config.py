@@ -210,7 +210,7 @@ class RunConfig(Section):
         return self.model_copy(update={"train": train})
 
     def digest(self, fingerprint: str, plugin_source: str = "", task_version: int = 1) -> str:
-        """Hash of everything that decides the result: this configuration, the data and the plugin's text.
+        """Hash of everything that decides the result: this configuration, the data and what `plugin_source` returns.
 
         Where the data lay is left out: the same bytes from another folder are the same run. task_version: of the task's
         YAML, see TaskSpec.

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import importlib.util
 import sys
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
+from itertools import accumulate
 from pathlib import Path
 
 from .config import ConfigError, RunConfig
+
+OURS = ("lra_bench", "models", "tasks")
 
 
 def load_plugins(paths: Iterable[str]) -> None:
@@ -20,23 +27,93 @@ def load_plugins(paths: Iterable[str]) -> None:
             raise ConfigError(f"plugin {str(path)!r} is not an existing .py file")
         if name in sys.modules:
             continue
-        spec = importlib.util.spec_from_file_location(name, path)
+        spec = spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module = module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             reason = (str(error).splitlines() or [""])[0]
-            raise ConfigError(f"plugin {path} failed to load: {type(error).__name__}: {reason}") from None
+            raise ConfigError(f"plugin {path} failed to load: {type(error).__name__}: {reason}{_hint(error)}") from None
+
+
+def _hint(error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    if (error.name or "").partition(".")[0] in OURS:
+        return f"; {', '.join(OURS)} are packages of this program here, whatever else has these names"
+    return "; install what it imports, or put its folder into PYTHONPATH"
 
 
 def plugin_source(config: RunConfig) -> str:
-    """Text of the plugin that defines this run's attention or task, empty when none does."""
+    """Text of the module outside this checkout that defines this run's attention or task, and of what it imports.
+
+    Empty when none does. Of imports, direct or not, the user's own count, not what is installed: its versions do not
+    decide whether a run is another one.
+    """
     import models.registry
     import tasks.registry
 
-    modules = {models.registry.attention_module(config.attention.name), tasks.registry.task_module(config.task)}
-    files = {Path(str(sys.modules[m].__file__)).resolve() for m in modules if m.startswith("plugin_")}
-    return "".join(file.read_text(encoding="utf-8") for file in sorted(files))
+    files: dict[str, Path] = {}
+    for name in (models.registry.attention_module(config.attention.name), tasks.registry.task_module(config.task)):
+        _add_module(name, files)
+    # The same text wherever the files lie.
+    return "".join(sorted(file.read_text(encoding="utf-8", errors="backslashreplace") for file in files.values()))
+
+
+def _add_module(name: str, files: dict[str, Path]) -> None:
+    """Add the file of a module of the user's own, and of those that it imports, to `files` by module name.
+
+    name: as an import has it, a.b.c; c may be something in the module a.b.
+    """
+    found = None
+    for part in accumulate(name.split("."), "{}.{}".format):
+        spec = None if part in OURS else _spec(part)
+        if spec is None:
+            break
+        if _is_installed(spec):
+            return
+        found = spec
+    if found is None or found.name in files or not (found.has_location and found.origin):
+        return
+    files[found.name] = Path(found.origin).resolve()
+    for imported in _imports(files[found.name], found.parent or ""):
+        _add_module(imported, files)
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Where Python finds the module; None where it does not."""
+    try:
+        return find_spec(name)
+    except Exception:  # nothing of that name in the package, or a package that cannot be imported
+        return None
+
+
+def _is_installed(spec: ModuleSpec) -> bool:
+    """Whether a module is Python's own or from a package index."""
+    places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or [])
+    standard = Path(sysconfig.get_path("stdlib"))
+    return not any(
+        place and not {"site-packages", "dist-packages"} & {*Path(place).parts} and standard not in Path(place).parents
+        for place in places
+    )
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    """Names that a file imports, anywhere in it, and that may be modules.
+
+    package: what its relative imports start from.
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # an extension, compiled, or what cannot be imported
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):  # relative to nothing
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (f"{base}.{alias.name}" for alias in node.names)

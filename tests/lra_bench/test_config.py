@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from lra_bench.config import ConfigError, RunConfig
-from lra_bench.plugins import load_plugins
 from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
 from lra_bench.sweep import source_for
 from tasks import task_spec
@@ -189,23 +188,6 @@ def test_bad_settings(setting: str, message: str) -> None:
 def test_unknown_names(arguments: tuple[str, str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("gone.py", None, "is not an existing .py file"),
-        ("not_python.txt", "x = 1", "is not an existing .py file"),
-        ("broken.py", "def", "failed to load: SyntaxError"),
-        ("raises.py", "raise RuntimeError('no\\nluck')", "failed to load: RuntimeError: no$"),
-        ("leaves.py", "import sys; sys.exit(3)", "failed to load: SystemExit: 3"),
-    ],
-)
-def test_bad_plugins(tmp_path: Path, name: str, text: str | None, message: str) -> None:
-    if text is not None:
-        (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        load_plugins([str(tmp_path / name)])
 
 
 def test_tasks_may_have_data_of_their_own(tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""Files of the user's own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lra_bench.config import ConfigError
+from lra_bench.plugins import load_plugins, plugin_source
+from lra_bench.resolve import resolve
+
+ATTENTION = """
+from models import MultiHeadAttention, register_attention
+@register_attention({name!r})
+class Mine(MultiHeadAttention):
+    def attend(self, q, k, v, padding_mask):
+        {first_line}
+        return v
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("gone.py", None, "is not an existing .py file"),
+        ("not_python.txt", "x = 1", "is not an existing .py file"),
+        ("broken.py", "def", "failed to load: SyntaxError"),
+        ("raises.py", "raise RuntimeError('no\\nluck')", "failed to load: RuntimeError: no$"),
+        ("leaves.py", "import sys; sys.exit(3)", "failed to load: SystemExit: 3"),
+        (
+            "alone.py",
+            "import my_kernels",
+            "No module named 'my_kernels'; install what it imports, or put its",
+        ),
+        (
+            "theirs.py",
+            "import models.mine",
+            "No module named 'models.mine'; lra_bench, models, tasks are packages",
+        ),
+    ],
+)
+def test_bad_plugins(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_plugins([str(tmp_path / name)])
+
+
+def source_of(attention: str) -> str:
+    return plugin_source(resolve("text", attention, "quick"))
+
+
+def test_a_plugin_is_what_it_imports_of_the_user_s_own_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    late = "from a_lab import late; import not_there"
+    plugin = (
+        "import math, torch.nn.functional as F, a_kernel\nfrom models.attention.rfa import RandomFeatureAttention\n"
+        "from a_lab.layers import scale\n" + ATTENTION.format(name="imports", first_line=late)
+    )
+    files = {
+        "plug.py": plugin,
+        "a_kernel.py": "from numpy import array\nimport a_kernel\n",
+        "a_lab/layers.py": "from .deeper import scale\n",
+        "a_lab/deeper.py": "scale = 2\n",
+        "a_lab/late.py": "from ...too_far import it\n",
+        "a_lab/__init__.py": "from . import elsewhere\n",
+        "a_lab/elsewhere.py": "",
+    }
+    (tmp_path / "a_lab").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    load_plugins([str(tmp_path / "plug.py")])
+    before = source_of("imports")
+    assert before == "".join(sorted(text for name, text in files.items() if name not in list(files)[-2:]))
+    for name in files:
+        (tmp_path / name).write_text(files[name] + "# edited\n")
+        assert (source_of("imports") == before) == (name in list(files)[-2:])
+        (tmp_path / name).write_text(files[name])
+    (tmp_path / "a_lab" / "late.py").write_text("def (")  # to be mended until it is called
+    assert len(source_of("imports")) == len(before) - len(files["a_lab/late.py"]) + len("def (")
+
+
+def test_an_attention_may_be_defined_outside_its_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_layers.py").write_text(ATTENTION.format(name="elsewhere", first_line="pass"))
+    (tmp_path / "only_imports.py").write_text("import my_layers\n")
+    load_plugins([str(tmp_path / "only_imports.py")])
+    assert source_of("elsewhere") == (tmp_path / "my_layers.py").read_text()
+    assert source_of("rfa") == ""
+
+
+def test_packages_of_the_user_s_may_have_our_names(tmp_path: Path) -> None:
+    (tmp_path / "models.py").write_text("raise RuntimeError('not ours')")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "__init__.py").touch()
+    for command in (["-m", "lra_bench", "list"], ["-c", "import lra_bench, models"]):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        ended = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
