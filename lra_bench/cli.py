@@ -166,8 +166,9 @@ def run(
     if dry_run:
         from .outline import describe_run
 
-        print(describe_run(config), end="")
-        return
+        text, runs = describe_run(config)
+        print(text, end="")
+        raise typer.Exit(0 if runs else 1)
     _check_tensorboard(tensorboard)
     processes = num_processes()
     config.per_process(processes)

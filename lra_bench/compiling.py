@@ -8,7 +8,7 @@ import warnings
 import torch
 from accelerate import Accelerator
 
-from .config import RunConfig
+from .config import RunConfig, reason_of
 from .memory import is_out_of_memory
 from .objectives import objective_of
 from .step import TrainingStep
@@ -39,7 +39,7 @@ def compiles(config: RunConfig, accelerator: Accelerator, full: bool = False) ->
             if is_out_of_memory(error):
                 raise
             torch.compiler.reset()
-            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            reason = reason_of(error)
         finally:
             accelerator.free_memory()
     if reason:

@@ -15,7 +15,7 @@ from torch import Tensor
 from models import build_attention
 from tasks import task_spec
 
-from .config import RunConfig
+from .config import RunConfig, reason_of
 from .resolve import NEEDS
 
 # Three of the chunks that causal attentions compute in, where the configuration's sequences are as long.
@@ -32,6 +32,7 @@ EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
+UNKNOWN = "not known whether it "  # …, where the layer fails when it is tried
 
 
 class LooksAhead(Exception):
@@ -41,8 +42,8 @@ class LooksAhead(Exception):
 def check_conduct(config: RunConfig, device: torch.device) -> str:
     """Try the run's attention with initial weights; what tables should say of it, mostly nothing.
 
-    In float32, or in bfloat16 where it takes nothing else; one that runs in neither is not judged. Raises LooksAhead
-    for a causal attention that sees later tokens.
+    In float32, or in bfloat16 where it takes nothing else, at a short length, or at the run's where it takes no other.
+    Raises LooksAhead for a causal attention that sees later tokens, and what building the layer raises.
     """
     model, attention, max_len = config.model, config.attention, config.data.max_len
     kind = task_spec(config.task).kind
@@ -50,12 +51,14 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
     faults: list[str] = []
     with _own_randomness(device), _unrounded_products(), torch.no_grad():
         torch.manual_seed(config.seed)
-        x = torch.randn(2, min(max_len, LENGTH), model.dim, device=device)
         for form, which in NEEDS[kind]:
-            with suppress(Exception):
-                settings = getattr(attention, which)
-                layer = build_attention(attention.name, model.dim, model.num_heads, max_len, **settings)
-                faults += find_faults(form, layer.to(device).eval(), x, carried)
+            settings = getattr(attention, which)
+            layer = build_attention(attention.name, model.dim, model.num_heads, max_len, **settings).to(device).eval()
+            for seq_len in sorted({min(max_len, LENGTH), max_len}):
+                found = find_faults(form, layer, torch.randn(2, seq_len, model.dim, device=device), carried)
+                if not any(fault.startswith(UNKNOWN) for fault in found):
+                    break
+            faults += found
     if AHEAD in faults:
         raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
     return "; ".join(dict.fromkeys(faults))
@@ -77,7 +80,7 @@ def _unrounded_products() -> Iterator[None]:
 
 
 def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[str]:
-    """What is wrong with a form of a layer (`encoder`, `causal`, `cross`).
+    """What is wrong with a form of a layer (`encoder`, `causal`, `cross`), and last what could not be tried.
 
     x: inputs to try, `[2, seq_len, dim]`; carried: whether anything depends on the state of the causal form.
     """
@@ -101,14 +104,24 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     }
     if form == "causal" and carried:
         checks[STATE] = lambda: loses_state(layer, one)
-    return [fault for fault, check in checks.items() if _try(check, x.device)]
+    faults, untried, errors = [], [], []
+    for fault, check in checks.items():
+        try:
+            if _in_either_precision(check, x.device):
+                faults.append(fault)
+        except Exception as error:
+            untried.append(fault.partition(":")[0])
+            errors.append(reason_of(error))
+    return [*faults, f"{UNKNOWN}{' or '.join(untried)} ({errors[0]})"] if untried else faults
 
 
-def _try(check: Callable[[], bool], device: torch.device) -> bool:
-    for bf16 in (False, True):
-        with suppress(Exception), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+def _in_either_precision(check: Callable[[], bool], device: torch.device) -> bool:
+    try:
+        return check()
+    except Exception as error:
+        with suppress(Exception), torch.autocast(device.type, torch.bfloat16):
             return check()
-    return False
+        raise error
 
 
 def looks_ahead(layer: Any, x: Tensor) -> bool:
@@ -155,6 +168,8 @@ def sees_itself_alone(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
 def loses_state(layer: Any, x: Tensor) -> bool:
     """Whether a token in the middle comes out otherwise one at a time after a state. x: as for `looks_ahead`."""
     half = x.shape[1] // 2
+    if x.shape[1] < half + 2:  # there is no token in the middle
+        return False
 
     def last_output(*parts: Tensor) -> Tensor:
         state = None

@@ -29,6 +29,11 @@ class ConfigError(ValueError):
     """Bad input; the message is the one line that the user sees."""
 
 
+def reason_of(error: BaseException) -> str:
+    """What records and messages say of an error: its type and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+
+
 class Section(BaseModel):
     """Base of all configuration: frozen; unknown keys are refused, and infinity, which a record cannot hold."""
 

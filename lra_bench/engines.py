@@ -17,7 +17,7 @@ from typing import Any
 
 from . import ROOT
 from .cell import CellPlan, is_main_process, run_alone, run_cell
-from .config import ConfigError
+from .config import ConfigError, reason_of
 from .isolated import GRACE_SECONDS, Ending, Process
 from .records import Record, file_identity, read_record, record_path, write_record
 
@@ -256,8 +256,7 @@ def _result(ray: Any, reference: Any, plan: CellPlan) -> Record | None:
     try:
         text = ray.get(reference)
     except ray.exceptions.RayError as error:
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        return plan.record.model_copy(update={"status": "failed", "reason": reason})
+        return plan.record.model_copy(update={"status": "failed", "reason": reason_of(error)})
     if text is None:
         return None
     # The plugins' paths are the worker's, which mean nothing here.

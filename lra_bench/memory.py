@@ -13,6 +13,8 @@ from typing import Any, Literal
 import psutil
 import torch
 
+from .config import reason_of
+
 MIB = 2.0**20
 
 # Parameters of glibc's mallopt, from malloc.h.
@@ -125,8 +127,7 @@ def failure(error: BaseException) -> dict[str, str]:
     out_of_memory = is_out_of_memory(error)
     if not out_of_memory:
         traceback.print_exception(error)
-    reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    return {"status": "oom" if out_of_memory else "failed", "reason": reason}
+    return {"status": "oom" if out_of_memory else "failed", "reason": reason_of(error)}
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import yaml
 from .build import count_parameters, estimate_step
 from .cell import CellPlan
 from .conduct import LooksAhead, check_conduct
-from .config import RunConfig
+from .config import RunConfig, reason_of
 from .markup import align
 from .profiler import matmul_rate
 
@@ -78,20 +79,24 @@ def _text(value: str | float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if isinstance(value, float) else value
 
 
-def describe_run(config: RunConfig) -> str:
-    """The resolved configuration of one run, its parameters, how its attention behaves and what a step takes."""
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    text += f"parameters: {count_parameters(config):,}\n"
+def describe_run(config: RunConfig) -> tuple[str, bool]:
+    """The resolved configuration of one run, its parameters, how its attention behaves and what a step takes.
+
+    And whether the run would get beyond its attention.
+    """
+    text, runs = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), True
     try:
+        text += f"parameters: {count_parameters(config):,}\n"
         found = check_conduct(config, torch.device(config.device)) or "nothing wrong found"
     except LooksAhead as error:
-        found = str(error)
+        found, runs = str(error), False
+    except Exception as error:  # of the attention, which may be anybody's code
+        traceback.print_exception(error)
+        return f"{text}attention: cannot be built ({reason_of(error)})\n", False
     text += f"attention, one layer tried: {found}\n"
     try:
         estimate = estimate_step(config)
     except Exception as error:  # see estimate_step
-        return f"{text}memory: cannot be estimated ({type(error).__name__})\n"
-    return (
-        f"{text}estimated memory of a training step: {estimate.memory_bytes / 2**20:,.0f} MB of tensors in float32\n"
-        f"matrix products of a training step: {estimate.flops / 1e9:,.1f} GFLOP\n"
-    )
+        return f"{text}memory: cannot be estimated ({reason_of(error)})\n", runs
+    text += f"estimated memory of a training step: {estimate.memory_bytes / 2**20:,.0f} MB of tensors in float32\n"
+    return f"{text}matrix products of a training step: {estimate.flops / 1e9:,.1f} GFLOP\n", runs

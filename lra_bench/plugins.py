@@ -13,7 +13,7 @@ from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_
 from itertools import accumulate
 from pathlib import Path
 
-from .config import ConfigError, RunConfig
+from .config import ConfigError, RunConfig, reason_of
 
 OURS = ("lra_bench", "models", "tasks")
 
@@ -35,8 +35,7 @@ def load_plugins(paths: Iterable[str]) -> None:
             spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[name]
-            reason = (str(error).splitlines() or [""])[0]
-            raise ConfigError(f"plugin {path} failed to load: {type(error).__name__}: {reason}{_hint(error)}") from None
+            raise ConfigError(f"plugin {path} failed to load: {reason_of(error)}{_hint(error)}") from None
 
 
 def _hint(error: BaseException) -> str:

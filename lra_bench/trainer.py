@@ -19,7 +19,7 @@ from tasks import Task
 
 from .batching import DeviceSplit, TrainingOrder
 from .checkpoint import load_checkpoint, random_state, save_checkpoint, set_random_state
-from .config import RunConfig
+from .config import RunConfig, reason_of
 from .isolated import deferred_interrupt
 from .objectives import Evaluation, objective_of
 from .optim import build_schedule
@@ -218,9 +218,8 @@ class Trainer:
             if self.accelerator.is_main_process:  # who wrote it; others' dropout is not to become the same
                 set_random_state(state["random"], self.accelerator.device)
         except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             raise RuntimeError(
-                f"checkpoint {self.checkpoint} is not of this run ({reason}); --force begins anew"
+                f"checkpoint {self.checkpoint} is not of this run ({reason_of(error)}); --force begins anew"
             ) from None
 
 

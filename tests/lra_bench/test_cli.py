@@ -276,11 +276,18 @@ def test_a_dry_run_tells_what_is_wrong_with_an_attention(tmp_path: Path) -> None
         "@register_attention('wrong')\nclass Wrong(MultiHeadAttention):\n"
         "    def attend(self, q, k, v, padding_mask):\n        return v\n"
         "    def attend_causal(self, q, k, v, x, state, keep_state):\n        return v.flip(2), None\n"
+        "@register_attention('broken')\nclass Broken(Wrong):\n"
+        "    def __init__(self, *sizes, **shared):\n        raise RuntimeError('no luck')\n"
     )
-    for task, expected in (("text", ALONE), ("lm", f"attention 'wrong' {AHEAD}")):
-        done = lra_bench("run", "--task", task, "--model", "wrong", "--plugin", plugin, "--dry-run")
-        assert done.returncode == 0, done.stderr
-        assert f"attention, one layer tried: {expected}\n" in done.stdout
+    tried = "attention, one layer tried"
+    for task, model, expected, code in (
+        ("text", "wrong", f"{tried}: {ALONE}", 0),
+        ("lm", "wrong", f"{tried}: attention 'wrong' {AHEAD}", 1),
+        ("text", "broken", "attention: cannot be built (RuntimeError: no luck)", 1),
+    ):
+        done = lra_bench("run", "--task", task, "--model", model, "--plugin", plugin, "--dry-run")
+        assert done.returncode == code, done.stderr
+        assert f"{expected}\n" in done.stdout
 
 
 def test_list_and_help_answer_at_once() -> None:

@@ -10,7 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lra_bench.cell import run_cell
-from lra_bench.conduct import AHEAD, ALONE, EXAMPLES, PADDING, STATE, WEIGHTS, LooksAhead, check_conduct, find_faults
+from lra_bench.conduct import (
+    AHEAD,
+    ALONE,
+    EXAMPLES,
+    LENGTH,
+    PADDING,
+    STATE,
+    UNKNOWN,
+    WEIGHTS,
+    LooksAhead,
+    check_conduct,
+    find_faults,
+)
 from lra_bench.resolve import resolve
 from models import attention_forms, build_attention, list_attentions
 from models.attention.softmax import SoftmaxAttention
@@ -144,6 +156,24 @@ class Refusing(SoftmaxAttention):
         raise TypeError("64 heads alone")
 
 
+class FullLength(Maskless):
+    """Written for the one length that it was built for, as much of research code is."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        if q.shape[2] != self.max_len:
+            raise ValueError("of another length")
+        return super().attend(q, k, v, padding_mask)
+
+
+class AtOnce(Peeking):
+    """Has no use for a state."""
+
+    def attend_causal(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool) -> Any:
+        if keep_state:
+            raise NotImplementedError
+        return super().attend_causal(q, k, v, x, state, keep_state)
+
+
 def faults_of(cls: type[nn.Module], seq_len: int, form: str = "encoder", **settings: Any) -> list[str]:
     torch.manual_seed(0)
     return find_faults(form, cls(16, 2, 500, **settings).eval(), torch.randn(2, seq_len, 16))
@@ -178,7 +208,21 @@ def test_faults_are_found(seq_len: int) -> None:
     assert faults_of(OfTorch, seq_len, batch_first=True) == [PADDING]
     assert faults_of(Hoarding, seq_len) == [WEIGHTS]
     assert faults_of(Hoarding, seq_len, "causal") == []
-    assert faults_of(Silent, seq_len) == faults_of(Refusing, seq_len) == []
+    assert faults_of(Silent, seq_len) == []
+
+
+@torch.no_grad()
+def test_what_cannot_be_tried_is_told() -> None:
+    asked = "looks at padding or mixes examples or mixes no tokens or has weights that are no parameters"
+    assert faults_of(Refusing, 50) == [f"{UNKNOWN}{asked} (TypeError: 64 heads alone)"]
+    assert faults_of(AtOnce, 50, "causal") == [AHEAD, f"{UNKNOWN}loses its state (NotImplementedError: )"]
+
+
+def test_an_attention_of_one_length_is_tried_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": FullLength})
+    config = resolve("text", "softmax", "quick")
+    assert config.data.max_len > LENGTH
+    assert check_conduct(config, CPU) == PADDING
 
 
 @torch.no_grad()
@@ -208,9 +252,10 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     carrying = configs["lm"].evaluation.model_copy(update={"carry_state": True})
     assert check_conduct(configs["lm"], CPU) == ""
     assert check_conduct(configs["lm"].model_copy(update={"evaluation": carrying}), CPU) == STATE
-    for harmless in (Cancelling, Refusing):
-        registry["softmax"] = harmless
-        assert check_conduct(configs["text"], CPU) == ""
+    registry["softmax"] = Cancelling
+    assert check_conduct(configs["text"], CPU) == ""
+    registry["softmax"] = Refusing
+    assert check_conduct(configs["text"], CPU).startswith(UNKNOWN)
     assert torch.equal(torch.get_rng_state(), state)
 
 

@@ -4,9 +4,17 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from models import MultiHeadAttention, UnknownAttention, build_attention, list_attentions, register_attention
+from models import (
+    MultiHeadAttention,
+    UnknownAttention,
+    attention_forms,
+    build_attention,
+    build_classifier,
+    list_attentions,
+    register_attention,
+)
 from models import registry as registry_module
 from models.registry import attention_settings
 
@@ -36,6 +44,27 @@ def test_one_class_is_a_new_attention() -> None:
     assert layer(torch.randn(1, 4, 8)).shape == (1, 4, 8)
     with pytest.raises(ValueError, match="'mean' is already registered"):
         register_attention("mean")(Mean)
+
+
+def test_any_module_with_the_same_face_will_do() -> None:
+    @register_attention("torch's own")
+    class Own(nn.Module):
+        def __init__(self, dim: int, num_heads: int, max_len: int, *, dropout: float, bias: bool) -> None:
+            super().__init__()
+            self.inner = nn.MultiheadAttention(dim, num_heads, dropout, bias, batch_first=True)
+
+        def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+            return self.inner(x, x, x, key_padding_mask=padding_mask, need_weights=False)[0]
+
+    assert attention_forms("torch's own", {}) == {"encoder"}
+    model = build_classifier("torch's own", vocab_size=9, num_classes=2, max_len=16, dim=8, num_heads=2, num_layers=2)
+    model.eval()  # without dropout
+    tokens = torch.randint(1, 9, (3, 16))
+    mask = torch.arange(16).expand(3, 16) >= 10
+    logits = model(tokens, padding_mask=mask)
+    logits.sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+    torch.testing.assert_close(model(torch.where(mask, 3, tokens), padding_mask=mask), logits)
 
 
 @pytest.mark.parametrize("resolved", [True, False], ids=["types", "types that only type checkers know"])
