@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ def estimate_step(config: RunConfig, mode: Mode = "train") -> Estimate:
     the largest sum of tensors alive at once, plus AdamW's two moments. Raises whatever the attention raises where
     it needs real values, such as a branch on data.
     """
+    # An attention that fails does so in a real step as well, which tells; torch would print it twice.
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     counter = FlopCounterMode(display=False, custom_mapping=_cpu_attention_flops())
     with FakeTensorMode(), torch.device(config.device), _LiveMemory() as memory, counter:
         objective = objective_of(config)

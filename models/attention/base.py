@@ -49,11 +49,12 @@ class MultiHeadAttention(nn.Module, ABC):
         """x: `[batch, seq_len, dim]`; padding_mask: `[batch, seq_len]` bool, True = padding; returns the shape of x.
 
         None instead of a mask: nothing is padded. Rows at padded positions hold no meaning. Raises TypeError for a mask
-        of numbers, which elsewhere often means the opposite, and ValueError for one of another shape.
+        of numbers, which elsewhere often means the opposite, and ValueError for one of another shape or where `attend`
+        returns one.
         """
         check_mask(padding_mask, x)
         q, k, v = self._project(x)
-        return self._join(self.attend(q, k, v, padding_mask))
+        return self._join(self.attend(q, k, v, padding_mask), q)
 
     def causal(self, x: Tensor, state: Any = None, keep_state: bool = False) -> tuple[Tensor, Any]:
         """Self-attention in which a token sees itself and those before it.
@@ -64,7 +65,7 @@ class MultiHeadAttention(nn.Module, ABC):
         """
         q, k, v = self._project(x)
         y, state = self.attend_causal(q, k, v, x, state, keep_state)
-        return self._join(y), state
+        return self._join(y, q), state
 
     def remember(self, memory: Tensor, padding_mask: Tensor | None = None) -> Any:
         """What cross attention needs of `memory`, `[batch, memory_len, dim]`: computed once for all its queries.
@@ -78,7 +79,8 @@ class MultiHeadAttention(nn.Module, ABC):
 
     def cross(self, x: Tensor, memory: Any) -> Tensor:
         """Cross attention of x, `[batch, seq_len, dim]`, to what `remember` returned; the shape of x."""
-        return self._join(self.read(self._heads(F.linear(x, *self._slice(0, 1))), memory))
+        q = self._heads(F.linear(x, *self._slice(0, 1)))
+        return self._join(self.read(q, memory), q)
 
     @abstractmethod
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
@@ -140,6 +142,9 @@ class MultiHeadAttention(nn.Module, ABC):
         """`[batch, seq_len, n * dim]` -> `[batch, n * heads, seq_len, head_dim]`."""
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _join(self, y: Tensor) -> Tensor:
-        """The output of heads `[batch, heads, seq_len, head_dim]`, `[batch, seq_len, dim]`."""
+    def _join(self, y: Tensor, q: Tensor) -> Tensor:
+        """The output `[batch, seq_len, dim]` of heads y, `[batch, heads, seq_len, head_dim]` as the queries q."""
+        if not isinstance(y, Tensor) or y.shape != q.shape:  # one that broadcasts would go unseen
+            found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(f"{type(self).__name__} returned {found}; expected {list(q.shape)}, as of the queries")
         return self.out_proj(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.dim))

@@ -69,7 +69,8 @@ class LinformerAttention(MultiHeadAttention):
             rows = F.linear(along @ real, weight)  # [batch, rows, dim]
             mixed.append(self._heads(rows if bias is None else rows + (along @ ones) * bias))
         k, v = mixed
-        return self._join(self.attend(self._heads(F.linear(x, *self._slice(0, 1))), k, v, None))
+        q = self._heads(F.linear(x, *self._slice(0, 1)))
+        return self._join(self.attend(q, k, v, None), q)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Softmax attention; k and v are `[batch, heads, rows, head_dim]`, without padding."""

@@ -1,6 +1,7 @@
 """Names and settings of attentions."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -44,6 +45,21 @@ def test_one_class_is_a_new_attention() -> None:
     assert layer(torch.randn(1, 4, 8)).shape == (1, 4, 8)
     with pytest.raises(ValueError, match="'mean' is already registered"):
         register_attention("mean")(Mean)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda v: v.mean(2, keepdim=True), lambda v: v[:, :, 1:], lambda v: (v, None)],
+    ids=["broadcasts", "too short", "two things"],
+)
+def test_an_attention_returns_what_it_says(change: Callable[[Tensor], Tensor]) -> None:
+    @register_attention("wrong")
+    class Wrong(MultiHeadAttention):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+            return change(v)
+
+    with pytest.raises(ValueError, match=r"Wrong returned .*; expected \[1, 2, 4, 4\], as of the queries"):
+        build_attention("wrong", 8, 2, 16)(torch.randn(1, 4, 8))
 
 
 def test_any_module_with_the_same_face_will_do() -> None:
