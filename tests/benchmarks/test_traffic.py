@@ -16,6 +16,7 @@ def test_operations_count_what_they_take_and_return() -> None:
     assert traffic.operations == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_accelerator")
 def test_a_compiled_block_moves_less_than_an_eager_one() -> None:
     one, two = (eager("linear", 64, layers).bytes for layers in (1, 2))

@@ -56,6 +56,7 @@ def test_two_processes_learn_as_one_with_the_whole_batch(reviews: Path, tmp_path
     assert "not run again" in lra_bench(*options, "--out", tmp_path / "two").stderr
 
 
+@pytest.mark.slow
 def test_two_processes_share_what_is_to_be_translated(tmp_path: Path) -> None:
     options = ["run", "--task", "mt", "--model", "sdpa", "--data", "embedded", *SETTINGS]
     options += ["--set", "model.dropout=0", "--set", "train.steps=10", "--set", "train.eval_every=10"]

@@ -67,7 +67,14 @@ def test_a_killed_sweep_leaves_no_cell_behind_and_is_gone_on_with(reviews: Path,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a cell of its parent's death on Linux")
-@pytest.mark.parametrize(("number", "fake"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGKILL, False)])
+@pytest.mark.parametrize(
+    ("number", "fake"),
+    [
+        (signal.SIGTERM, False),
+        pytest.param(signal.SIGTERM, True, marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_stopped_profile_leaves_no_cell_behind(number: signal.Signals, fake: bool, tmp_path: Path) -> None:
     """Stopped in a step that never ends, and where an error is lost: when a fake tensor goes, for its estimate."""
     plugin, started, out = tmp_path / "endless.py", tmp_path / "started", tmp_path / "out"
@@ -118,7 +125,7 @@ def test_two_commands_at_once_share_what_each_finishes(reviews: Path, tmp_path: 
     assert json.loads(record.read_text())["status"] == "ok"
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments_the_numbers_are_those_of_an_unbroken_run(
     reviews: Path, tmp_path: Path, kills: int
 ) -> None:
