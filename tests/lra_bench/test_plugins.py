@@ -56,20 +56,21 @@ def test_a_plugin_is_what_it_imports_of_the_user_s_own_too(tmp_path: Path, monke
     monkeypatch.syspath_prepend(tmp_path)
     late = "from a_lab import late; import not_there"
     plugin = (
-        "import math, torch.nn.functional as F, a_kernel\nfrom models.attention.rfa import RandomFeatureAttention\n"
+        "import math, torch.nn.functional as F, a_kernel, a_space.inner\nfrom models.attention.rfa import RandomFeatureAttention\n"
         "from a_lab.layers import scale\n" + ATTENTION.format(name="imports", first_line=late)
     )
     files = {
         "plug.py": plugin,
         "a_kernel.py": "from numpy import array\nimport a_kernel\n",
+        "a_space/inner.py": "# in a folder without __init__.py\n",
         "a_lab/layers.py": "from .deeper import scale\n",
         "a_lab/deeper.py": "scale = 2\n",
         "a_lab/late.py": "from ...too_far import it\n",
         "a_lab/__init__.py": "from . import elsewhere\n",
         "a_lab/elsewhere.py": "",
     }
-    (tmp_path / "a_lab").mkdir()
     for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     load_plugins([str(tmp_path / "plug.py")])
     before = source_of("imports")
