@@ -56,7 +56,8 @@ def test_a_plugin_is_what_it_imports_of_the_user_s_own_too(tmp_path: Path, monke
     monkeypatch.syspath_prepend(tmp_path)
     late = "from a_lab import late; import not_there"
     plugin = (
-        "import math, torch.nn.functional as F, a_kernel, a_space.inner\nfrom models.attention.rfa import RandomFeatureAttention\n"
+        "import math, torch.nn.functional as F, a_kernel, a_space.inner\n"
+        "from models.attention.rfa import RandomFeatureAttention\n"
         "from a_lab.layers import scale\n" + ATTENTION.format(name="imports", first_line=late)
     )
     files = {
