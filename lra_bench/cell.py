@@ -21,7 +21,7 @@ from .checkpoint import remove_checkpoint
 from .config import RunConfig
 from .isolated import deferred_interrupt, end_with_parent, limit_address_space, stop_on_sigterm
 from .machine import describe_machine
-from .plugins import load_plugins
+from .plugins import code_now, load_plugins
 from .records import DataRecord, Record, Result, Score, now, read_record, record_path, write_record
 from .sharing import AtWork
 
@@ -132,6 +132,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     config, threads = plan.record.config, plan.record.machine.threads
     torch.set_num_threads(threads)
     load_plugins(config.plugins)
+    outcome["code"] = code_now(config, plan.record.code)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same. An interrupt has to
     # wait: raised among torch's fake tensors it is lost at times, or ends the process.

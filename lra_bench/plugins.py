@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from .config import ConfigError, RunConfig, reason_of
+from .machine import Code, describe_code
 
 OURS = ("lra_bench", "models", "tasks")
 
@@ -60,6 +61,18 @@ def plugin_source(config: RunConfig) -> str:
         _add_module(name, files)
     # The same text wherever the files lie.
     return "".join(sorted(file.read_text(encoding="utf-8", errors="backslashreplace") for file in files.values()))
+
+
+def code_now(config: RunConfig, planned: Code) -> Code:
+    """What a cell runs whose plugins are loaded: the checkout may have moved on since the cell was planned.
+
+    planned: which also stands for a copy without a repository, as on a cluster's node. Raises RuntimeError where the
+    plugin is another one by now.
+    """
+    now = describe_code(plugin_source(config))
+    if now.plugin != planned.plugin:
+        raise RuntimeError("the plugin, or what it imports, was edited after the run was planned; start it again")
+    return planned if now.commit == "unknown" else now
 
 
 def _add_module(name: str, files: dict[str, Path]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from .isolated import deferred_interrupt, end_with_parent, limit_address_space, stop_on_sigterm
-from .plugins import load_plugins
+from .plugins import code_now, load_plugins
 from .records import Mode, ProfileRecord, now, write_record
 from .sharing import AtWork
 
@@ -53,6 +53,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
     for record in plan.records:
         outcome: dict[str, object] = {"params": count_parameters(config)}
         try:
+            code_now(config, record.code)
             if estimate := estimates.get(record.mode):
                 outcome["flops"] = estimate.flops
                 if config.device == "cpu":

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from lra_bench.cell import run_cell
 from lra_bench.config import ConfigError
+from lra_bench.machine import describe_code
 from lra_bench.plugins import load_plugins, plugin_source
 from lra_bench.resolve import resolve
+
+from .test_sweep import plans_of
 
 ATTENTION = """
 from models import MultiHeadAttention, register_attention
@@ -91,6 +95,35 @@ def test_an_attention_may_be_defined_outside_its_plugin(tmp_path: Path, monkeypa
     load_plugins([str(tmp_path / "only_imports.py")])
     assert source_of("elsewhere") == (tmp_path / "my_layers.py").read_text()
     assert source_of("rfa") == ""
+
+
+def test_a_cell_runs_the_plugin_that_it_was_planned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, fast_profile: None
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_scale.py").write_text("SCALE = 1\n")
+    plugin = tmp_path / "edited.py"
+    plugin.write_text("from a_scale import SCALE\n" + ATTENTION.format(name="edited", first_line="pass"))
+    load_plugins([str(plugin)])
+    plan = plans_of(reviews, tmp_path, "edited", plugins=(str(plugin),))[0]
+    assert plan.record.code == describe_code(source_of("edited"))
+    assert run_cell(plan).status == "ok"
+    (tmp_path / "a_scale.py").write_text("SCALE = 2\n")
+    record = run_cell(plan)
+    assert (record.status, record.reason) == (
+        "failed",
+        "RuntimeError: the plugin, or what it imports, was edited after the run was planned; start it again",
+    )
+
+
+def test_the_record_names_the_commit_that_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, fast_profile: None
+) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    for found, expected in (("f" * 40, "f" * 40), ("unknown", plan.record.code.commit)):
+        code = plan.record.code.model_copy(update={"commit": found})
+        monkeypatch.setattr("lra_bench.plugins.describe_code", lambda _, code=code: code)
+        assert run_cell(plan).code.commit == expected
 
 
 def test_packages_of_the_user_s_may_have_our_names(tmp_path: Path) -> None:
