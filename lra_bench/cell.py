@@ -132,7 +132,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     config, threads = plan.record.config, plan.record.machine.threads
     torch.set_num_threads(threads)
     load_plugins(config.plugins)
-    outcome["code"] = code_now(config, plan.record.code)
+    outcome["code"] = code = code_now(config, plan.record.code)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same. An interrupt has to
     # wait: raised among torch's fake tensors it is lost at times, or ends the process.
@@ -167,7 +167,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
         torch.manual_seed(config.seed + accelerator.process_index)
     if plan.tensorboard:
         accelerator.init_trackers(plan.record.run_id)
-    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work, code.commit)
     try:
         trainer.fit()
     finally:
@@ -179,6 +179,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
             "loss_curve": progress.loss_curve,
             "validation_curve": progress.validation_curve,
         }
+        if len(progress.commits) > 1:
+            outcome["code"] = code.model_copy(update={"dirty": True})
+            print(f"warning: {config.model_name} was trained at commits {', '.join(progress.commits)}", file=sys.stderr)
     evaluation, last = trainer.test()
     # Not end_training: gloo at times hangs when its group is taken down while another process has left already.
     for tracker in accelerator.trackers:

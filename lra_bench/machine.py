@@ -54,7 +54,8 @@ class Machine(BaseModel, extra="forbid", frozen=True):
 
 
 class Code(BaseModel, extra="forbid", frozen=True):
-    """The checkout. commit: its hash, or "unknown" outside git; dirty: whether tracked files had been changed.
+    """The checkout. commit: its hash, or "unknown" outside git; dirty: whether tracked files had been changed, or
+    steps before the last pause were made at another commit.
 
     plugin: SHA-256 of `plugin_source`, first 12 digits, where it is not empty.
     """

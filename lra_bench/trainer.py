@@ -38,7 +38,7 @@ class Progress:
 
     loss_curve: (step, mean training loss since the entry before); validation_curve: (step, the task's metric);
     best_state: the weights with the best validation score; recent_states: those of the last validations, where
-    they are to be averaged; seconds: spent training and validating.
+    they are to be averaged; seconds: spent training and validating; commits: of the code that did, in their order.
     """
 
     step: int = 0
@@ -49,13 +49,14 @@ class Progress:
     best_score: float | None = None
     best_state: dict[str, Tensor] = field(default_factory=dict)
     recent_states: list[dict[str, Tensor]] = field(default_factory=list)
+    commits: list[str] = field(default_factory=list)
 
 
 class Trainer:
     """Trains `model` on `task` as `config` says, resuming from `checkpoint` where that file exists.
 
     compiled: as `compiling.compiles` answered; every training batch is then padded to the full length, the one shape
-    that is compiled. work: gives way between two steps.
+    that is compiled. work: gives way between two steps; commit: of this code.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Trainer:
         checkpoint: Path,
         compiled: bool = False,
         work: AtWork = NOT_SHARED,
+        commit: str = "",
     ) -> None:
         self.config, self.accelerator, self.checkpoint, self.work = config, accelerator, checkpoint, work
+        self.commit = commit
         self.objective = objective = objective_of(config, task.tokenizer)
         data, device = config.data, accelerator.device
         self.train_data = objective.on_device(task.train, device, trim=not compiled)
@@ -78,7 +81,7 @@ class Trainer:
         self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed, lengths)
         self.training_step = TrainingStep(objective, model, accelerator, compiled)
         self.schedule = build_schedule(self.training_step.optimizer, config.train)
-        self.progress = Progress()
+        self.progress = Progress(commits=[commit])
         self._losses: list[Tensor] = []  # of the steps since the loss curve's last entry
         # Waiting for the device only now and then: a loss read at every step would stall a GPU.
         self._log_every = max(1, min(10, config.train.steps // 20))
@@ -211,6 +214,8 @@ class Trainer:
             return
         try:
             self.progress = Progress(**state["progress"])
+            if self.commit not in self.progress.commits:
+                self.progress.commits.append(self.commit)
             self._losses = [torch.tensor(loss, device=self.accelerator.device) for loss in state["losses"]]
             self.model.load_state_dict(state["model"])
             self.training_step.optimizer.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""Files of the user's own."""
+"""Files of the user's own, and what a record says of the code that ran."""
 
 import os
 import subprocess
@@ -124,6 +124,32 @@ def test_the_record_names_the_commit_that_ran(
         code = plan.record.code.model_copy(update={"commit": found})
         monkeypatch.setattr("lra_bench.plugins.describe_code", lambda _, code=code: code)
         assert run_cell(plan).code.commit == expected
+
+
+def test_a_run_of_two_commits_is_of_neither(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reviews: Path,
+    fast_profile: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (plan,) = plans_of(reviews, tmp_path, "linear")
+    clean = plan.record.code.model_copy(update={"dirty": False})
+
+    def run_at(commit: str, status: str, short: str) -> None:
+        code = clean.model_copy(update={"commit": commit})
+        monkeypatch.setattr("lra_bench.plugins.describe_code", lambda _: code)
+        record = run_cell(plan)
+        assert (record.status, record.code.short) == (status, short)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr("lra_bench.trainer.Trainer.evaluate", stop)
+        run_at("a" * 40, "interrupted", "a" * 12)
+    run_at("b" * 40, "ok", "b" * 12 + "-dirty")
+    assert f"warning: linear was trained at commits {'a' * 40}, {'b' * 40}" in capsys.readouterr().err
 
 
 def test_packages_of_the_user_s_may_have_our_names(tmp_path: Path) -> None:
