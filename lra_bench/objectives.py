@@ -240,7 +240,7 @@ class Translation(Objective):
 
     def loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         targets = batch.tokens[1][:, 1:]
-        smoothing = self.config.train.label_smoothing if torch.is_grad_enabled() else 0.0
+        smoothing = self.config.train.label_smoothing
         return F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), ignore_index=0, label_smoothing=smoothing)
 
     def loss_terms(self, batch: Batch) -> Tensor:
