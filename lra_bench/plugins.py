@@ -71,7 +71,7 @@ def code_now(config: RunConfig, planned: Code) -> Code:
     """
     now = describe_code(plugin_source(config))
     if now.plugin != planned.plugin:
-        raise RuntimeError("the plugin, or what it imports, was edited after the run was planned; start it again")
+        raise RuntimeError("the plugin, or what it imports, is not what the run was planned with; start it again")
     return planned if now.commit == "unknown" else now
 
 

@@ -112,7 +112,7 @@ def test_a_cell_runs_the_plugin_that_it_was_planned_with(
     record = run_cell(plan)
     assert (record.status, record.reason) == (
         "failed",
-        "RuntimeError: the plugin, or what it imports, was edited after the run was planned; start it again",
+        "RuntimeError: the plugin, or what it imports, is not what the run was planned with; start it again",
     )
 
 
