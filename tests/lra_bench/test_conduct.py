@@ -1,5 +1,6 @@
 """An attention that sees what it must not, or nothing, is found out before its scores stand in a table."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lra_bench.conduct import (
     AHEAD,
     ALONE,
     EXAMPLES,
-    LENGTH,
+    LENGTHS,
     PADDING,
     STATE,
     UNKNOWN,
@@ -165,6 +166,18 @@ class FullLength(Maskless):
         return super().attend(q, k, v, padding_mask)
 
 
+class InChunks(SoftmaxAttention):
+    """Keys of earlier chunks and of its own are summed up for each, the own among the earlier ones by mistake."""
+
+    def attend_causal(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool) -> Any:
+        outputs = []
+        for start in range(0, q.shape[2], 256):
+            part = slice(start, start + 256)
+            y = F.scaled_dot_product_attention(q[:, :, part], k[:, :, part], v[:, :, part], is_causal=True)
+            outputs.append(y + v[:, :, : start + 256].mean(2, keepdim=True) * bool(start))
+        return torch.cat(outputs, dim=2), None
+
+
 class AtOnce(Peeking):
     """Has no use for a state."""
 
@@ -180,11 +193,11 @@ def faults_of(cls: type[nn.Module], seq_len: int, form: str = "encoder", **setti
 
 
 @pytest.mark.parametrize(("name", "settings"), FORMS)
-@pytest.mark.parametrize("seq_len", [1, 2, 3, 50, 192])
+@pytest.mark.parametrize("seq_len", [1, 2, 3, 50, *LENGTHS])
 @torch.no_grad()
 def test_ours_behave(name: str, settings: dict[str, Any], seq_len: int) -> None:
     torch.manual_seed(0)
-    layer, x = build_attention(name, 16, 2, 500, **settings).eval(), torch.randn(2, seq_len, 16)
+    layer, x = build_attention(name, 16, 2, 1024, **settings).eval(), torch.randn(2, seq_len, 16)
     forms = attention_forms(name, settings)
     assert {form: find_faults(form, layer, x) for form in forms} == {form: [] for form in forms}
 
@@ -220,9 +233,17 @@ def test_what_cannot_be_tried_is_told() -> None:
 
 def test_an_attention_of_one_length_is_tried_at_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": FullLength})
-    config = resolve("text", "softmax", "quick")
-    assert config.data.max_len > LENGTH
-    assert check_conduct(config, CPU) == PADDING
+    for max_len in (max(LENGTHS) - 1, max(LENGTHS) + 1):
+        config = resolve("text", "softmax", "quick", overrides={"data.max_len": max_len})
+        assert check_conduct(config, CPU) == PADDING
+
+
+def test_a_fault_at_the_edge_of_a_long_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": InChunks})
+    for max_len in (256, 400, 2000):
+        config = resolve("lm", "softmax", "quick", overrides={"data.max_len": max_len})
+        with nullcontext() if max_len == 256 else pytest.raises(LooksAhead):
+            assert check_conduct(config, CPU) == ""
 
 
 @torch.no_grad()
@@ -273,7 +294,7 @@ def test_it_leaves_the_runs_precision(monkeypatch: pytest.MonkeyPatch) -> None:
         seen.append(torch.get_float32_matmul_precision())
     finally:
         torch.set_float32_matmul_precision("highest")
-    assert seen == ["highest", "high"]
+    assert seen == ["highest"] * len(LENGTHS) + ["high"]
 
 
 def test_a_table_tells(reviews: Path, tmp_path: Path) -> None:
