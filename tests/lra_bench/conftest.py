@@ -129,6 +129,13 @@ def fast_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lra_bench.profiler.TIMED_STEPS", {"cpu": 2, "cuda": 2})
 
 
+@pytest.fixture
+def cells_here(monkeypatch: pytest.MonkeyPatch, fast_profile: None) -> None:
+    """For `run_cell` in this process, without what a cell does to its own for good, such as limiting its memory."""
+    monkeypatch.setattr("lra_bench.cell.limit_address_space", lambda: None)
+    monkeypatch.setattr("lra_bench.memory.keep_freed_memory", lambda needed: None)
+
+
 def files_below(folder: Path) -> set[str]:
     """Relative paths of all files."""
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}

@@ -318,7 +318,7 @@ def test_a_run_that_looks_ahead_ends_with_that_reason_alone(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    fast_profile: None,
+    cells_here: None,
 ) -> None:
     def found(*_: object) -> str:
         raise LooksAhead("attention 'mine' looks ahead")

@@ -98,7 +98,7 @@ def test_an_attention_may_be_defined_outside_its_plugin(tmp_path: Path, monkeypa
 
 
 def test_a_cell_runs_the_plugin_that_it_was_planned_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, fast_profile: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, cells_here: None
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "a_scale.py").write_text("SCALE = 1\n")
@@ -117,7 +117,7 @@ def test_a_cell_runs_the_plugin_that_it_was_planned_with(
 
 
 def test_the_record_names_the_commit_that_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, fast_profile: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reviews: Path, cells_here: None
 ) -> None:
     (plan,) = plans_of(reviews, tmp_path, "linear")
     for found, expected in (("f" * 40, "f" * 40), ("unknown", plan.record.code.commit)):
@@ -130,7 +130,7 @@ def test_a_run_of_two_commits_is_of_neither(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     reviews: Path,
-    fast_profile: None,
+    cells_here: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (plan,) = plans_of(reviews, tmp_path, "linear")

@@ -119,6 +119,7 @@ for module in PRELOAD: importlib.import_module(module)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_settings_count_in_a_profile_too(tmp_path: Path) -> None:
     settings = [*SMALL[:-1], "--set", "train.compile=reduce-overhead", "--set", "train.batch_size=3"]
     done = lra_bench("profile", "--models", "linear", "--lengths", "64", "--out", tmp_path, *settings)

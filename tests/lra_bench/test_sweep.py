@@ -216,7 +216,7 @@ def test_a_record_that_cannot_be_read_is_set_aside_not_lost(
 
 
 def test_a_clock_that_runs_backwards_changes_nothing(
-    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cells_here: None
 ) -> None:
     from lra_bench.cell import run_cell
 
@@ -225,9 +225,6 @@ def test_a_clock_that_runs_backwards_changes_nothing(
     ticks = iter(range(10**9))
     monkeypatch.setattr(time, "time", lambda: begun - 3600.0 * next(ticks))
     monkeypatch.setattr("lra_bench.cell.now", lambda: "1999-12-31T23:59:59+00:00")
-    # What the real cell does to its process would outlast this test.
-    monkeypatch.setattr("lra_bench.cell.limit_address_space", lambda: None)
-    monkeypatch.setattr("lra_bench.memory.keep_freed_memory", lambda needed: None)
     record = run_cell(plan)
     assert (record.status, record.created) == ("ok", "1999-12-31T23:59:59+00:00")
     assert 0 < record.train_time_s < 60
