@@ -5,9 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
 from PIL import Image
 
-from lra_bench.plots import COLOURS, KNOWN, _pareto, colour_of, dashed, write_plots
+from lra_bench.plots import BUBBLE, COLOURS, KNOWN, _pareto, _step_time, _tradeoff, colour_of, dashed, write_plots
 from lra_bench.published import published_points
 from lra_bench.records import Record
 from lra_bench.resolve import names
@@ -69,6 +71,35 @@ def test_published_figures_are_drawn_hollow_beside_a_family_s_own(
         write_plots(tmp_path / dataset, build_tables(other))
         (picture,) = (tmp_path / dataset).glob("tradeoff-*.svg")
         assert "skyformer" not in picture.read_text()
+
+
+def test_points_lie_where_the_figures_are(make_record: Callable[..., Record]) -> None:
+    softmax = make_record("softmax", 60.0, protocol="compact", step_time=100.0, memory=200.0)
+    rfa = make_record("rfa", 62.0, protocol="compact", step_time=50.0, memory=50.0)
+    (table,) = build_tables([softmax, rfa])
+    axes = Figure().subplots()
+    assert _tradeoff(axes, table)
+    drawn = [c for c in axes.collections if isinstance(c, PathCollection) and len(c.get_offsets())]
+    areas = {tuple(c.get_offsets()[0]): float(c.get_sizes()[0]) for c in drawn}
+    published = {(p.speed, p.accuracy): BUBBLE * p.memory for p in published_points("text", "mlpen-2L")}
+    assert areas == pytest.approx({(1.0, 60.0): BUBBLE, (2.0, 62.0): BUBBLE / 4, **published})
+    (alone,) = build_tables([rfa])  # steps a second, and nothing published to relate to
+    axes = Figure().subplots()
+    assert _tradeoff(axes, alone)
+    drawn = [c for c in axes.collections if isinstance(c, PathCollection) and len(c.get_offsets())]
+    assert [tuple(c.get_offsets()[0]) for c in drawn] == [(20.0, 62.0)]
+
+
+def test_step_times_are_bars_the_shortest_on_top(make_record: Callable[..., Record]) -> None:
+    records = [make_record("softmax", step_time=100.0), make_record("rfa", step_time=50.0)]
+    untimed = make_record("linear", None, status="oom").model_copy(update={"profile": None})
+    (table,) = build_tables([*records, untimed])
+    axes = Figure().subplots()
+    assert _step_time(axes, table)
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    bars = {label: bar.get_width() for label, bar in zip(labels, axes.patches, strict=True)}
+    assert list(bars.items()) == [("rfa", 50.0), ("softmax", 100.0)]
+    assert axes.yaxis_inverted()
 
 
 def test_colours_tell_models_apart() -> None:
