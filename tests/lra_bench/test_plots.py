@@ -91,14 +91,14 @@ def test_points_lie_where_the_figures_are(make_record: Callable[..., Record]) ->
 
 
 def test_step_times_are_bars_the_shortest_on_top(make_record: Callable[..., Record]) -> None:
-    records = [make_record("softmax", step_time=100.0), make_record("rfa", step_time=50.0)]
+    records = [make_record("softmax", step_time=50.0), make_record("rfa", step_time=100.0)]
     untimed = make_record("linear", None, status="oom").model_copy(update={"profile": None})
     (table,) = build_tables([*records, untimed])
     axes = Figure().subplots()
     assert _step_time(axes, table)
     labels = [text.get_text() for text in axes.get_yticklabels()]
     bars = {label: bar.get_width() for label, bar in zip(labels, axes.patches, strict=True)}
-    assert list(bars.items()) == [("rfa", 50.0), ("softmax", 100.0)]
+    assert list(bars.items()) == [("softmax", 50.0), ("rfa", 100.0)]
     assert axes.yaxis_inverted()
 
 
