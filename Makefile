@@ -16,7 +16,7 @@ OUT_OPTION = $(if $(OUT),--out "$(call home,$(OUT))")
 help:
 	@echo "make bench TASK=text MODELS=softmax,rfa PROTOCOL=quick DATA=dir DEVICE=cpu SEEDS=1 OUT=results ARGS='--set ...'"
 	@echo "make bench TASK=lm MODELS=sdpa,rfa,rfa-gate DATA=dir    language modelling; TASK=mt translation"
-	@echo "make sweep ARGS='--workers 2'         bench with several cells at a time; --engine ray, --dry-run"
+	@echo "make sweep ARGS='--workers 2'         bench with several cells at a time; --grid, --engine ray, --dry-run"
 	@echo "make profile DEVICE=cpu                step time and memory against length"
 	@echo "make reference DATA=dir,listops=embedded   the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | report | test | test-all | test-cuda | lint"

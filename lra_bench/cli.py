@@ -16,6 +16,7 @@ from .options import (
     Data,
     Device,
     Force,
+    Grid,
     Json,
     Minutes,
     Models,
@@ -94,9 +95,10 @@ def sweep(
         Optional[float],  # noqa: UP045
         typer.Option(min=0.1, help="Stop a cell after so many minutes, kill it where it hangs, and go on."),
     ] = None,
+    grid: Grid = [],  # noqa: B006
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and run nothing.")] = False,
 ) -> None:
-    """`bench` with engines: several cells at a time, on this machine or on a Ray cluster; or only the plan."""
+    """`bench` with a grid of settings, engines (several cells at a time, here or on a Ray cluster) and a plan."""
     from .cell import num_processes
     from .sweep import plan_cells
 
@@ -114,6 +116,7 @@ def sweep(
         settings=settings,
         plugins=plugin,
         compile_=compile_,
+        grid=grid,
     )
     chosen = _engine(configs[0].device, engine, workers, address, cell_minutes, quiet, tensorboard)
     say = _say(quiet)

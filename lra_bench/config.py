@@ -201,6 +201,11 @@ class RunConfig(Section):
         return f"{self.protocol} with {self.changed}" if self.changed else self.protocol
 
     @property
+    def settings_label(self) -> str:
+        """All that --set and --grid changed, in words."""
+        return f"{self.changed} {self.attention.changed}".strip()
+
+    @property
     def batch_label(self) -> str:
         """The size of a training step, in words; an example of retrieval and of translation has two sequences."""
         return f"{self.train.batch_size} examples, sequences of {self.data.max_len:,} tokens"

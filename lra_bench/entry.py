@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,12 @@ def doubts_of(profiles: Sequence[StepProfile]) -> list[str]:
 def _median(profiles: Sequence[StepProfile], name: str) -> float | None:
     known = [value for p in profiles if (value := getattr(p, name)) is not None]
     return median(known) if known else None
+
+
+def by_name(label: str) -> tuple[str | float, ...]:
+    """Key to sort labels by: `rfa (num_features=32)` before `rfa (num_features=128)`."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", label)
+    return tuple(float(part) if place % 2 else part for place, part in enumerate(parts))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -30,6 +31,13 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, typer.Option(help="Results folder; records go to its runs/.")]
 Settings = Annotated[
     list[str], typer.Option("--set", help="Override a setting: train.steps=200, attention.num_features=32, …")
+]
+Grid = Annotated[
+    list[str],
+    typer.Option(
+        help="Several values of a setting, each a cell of its own: attention.num_features=32,64,128; more than one"
+        " --grid: all combinations."
+    ),
 ]
 Compile = Annotated[
     Optional[bool],  # noqa: UP045
@@ -83,18 +91,21 @@ def resolve_options(
     settings: list[str],
     plugins: list[Path],
     compile_: bool | None,
+    grid: Sequence[str] = (),
 ) -> list[RunConfig]:
     """The runs that the options ask for, names and values checked. Raises ConfigError, quickly where it can."""
     from .config import ConfigError
     from .plugins import load_plugins
-    from .resolve import parse_overrides, read_protocol
+    from .resolve import parse_grid, parse_overrides, read_protocol
 
     if not models:
         raise ConfigError("no model given; see lra-bench list")
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
-    overrides = parse_overrides(settings)
-    check_said_once("--compile", compile_, "train.compile", overrides)
+    overrides, varied = parse_overrides(settings), parse_grid(grid)
+    if twice := [key for key in varied if key in overrides]:
+        raise ConfigError(f"--grid {twice[0]} and --set {twice[0]} say the same thing; give one of them")
+    check_said_once("--compile", compile_, "train.compile", overrides | varied)
     if compile_ is not None:
         overrides["train.compile"] = compile_
     if protocol:
@@ -120,5 +131,5 @@ def resolve_options(
         device=device,
         data_source=data,
         plugins=tuple(str(p.resolve()) for p in plugins),
-        overrides=overrides,
+        overrides=[overrides | dict(zip(varied, values, strict=True)) for values in product(*varied.values())],
     )

@@ -19,6 +19,7 @@ from .profiler import matmul_rate
 
 HEADER = {
     "cell": "cell",
+    "settings": "settings",
     "state": "state",
     "steps": "steps",
     "step_memory_mb": "step memory MB",
@@ -34,23 +35,25 @@ def outline(plans: Sequence[CellPlan], as_json: bool) -> str:
     """
     config = plans[0].record.config
     rate = matmul_rate(torch.device(config.device), "bf16" if config.train.precision == "bf16" else "fp32")
-    # Seeds are alike.
     estimates = {key: _estimate(c) for key, c in {_kind(p): p.record.config for p in plans}.items()}
     lines = [_line(plan, estimates[_kind(plan)], rate) for plan in plans]
     if as_json:
         return json.dumps(lines, indent=1)
-    body = [["" if line[key] is None else _text(line[key]) for key in HEADER] for line in lines]
+    shown = [key for key in HEADER if key != "settings" or any(line[key] for line in lines)]
+    body = [["" if line[key] is None else _text(line[key]) for key in shown] for line in lines]
     left = [line for line in lines if line["state"] != "finished"]
     minutes = sum(line["train_minutes_at_least"] or 0.0 for line in left)
     return (
-        f"{align(list(HEADER.values()), body)}\n\n{len(left)} of {len(plans)} cells to run,"
+        f"{align([HEADER[key] for key in shown], body)}\n\n{len(left)} of {len(plans)} cells to run,"
         f" at least {minutes:,.1f} minutes of training: their matrix products at {rate / 1e9:,.0f} GFLOP/s, the rest"
         " not counted"
     )
 
 
-def _kind(plan: CellPlan) -> tuple[str, str]:
-    return plan.record.config.task, plan.record.config.model_name
+def _kind(plan: CellPlan) -> tuple[str, str, str]:
+    """What seeds have in common."""
+    config = plan.record.config
+    return config.task, config.model_name, config.settings_label
 
 
 def _estimate(config: RunConfig) -> tuple[float, int] | None:
@@ -68,6 +71,7 @@ def _line(plan: CellPlan, estimate: tuple[float, int] | None, rate: float) -> di
         state = "finished" if plan.finished() else "goes on" if plan.checkpoint.exists() else state
     return {
         "cell": plan.record.run_id,
+        "settings": plan.record.config.settings_label,
         "state": state,
         "steps": steps,
         "step_memory_mb": estimate and round(estimate[0], 1),

@@ -10,7 +10,7 @@ from itertools import combinations, groupby
 from math import hypot
 from statistics import geometric_mean, mean
 
-from .entry import Entry
+from .entry import Entry, by_name
 from .tables import Difference, Pair, Table, rank_among
 
 
@@ -58,7 +58,7 @@ class Overview:
         found: list[dict[str, Entry]] = [{e.label: e for e in table.entries} for table in self.tables]
         labels = dict.fromkeys(label for entries in found for label in entries)
         rows = [Row(label, tuple(entries.get(label) for entries in found)) for label in labels]
-        return sorted(rows, key=lambda row: (row.mean is None, -(row.mean or 0.0), row.label))
+        return sorted(rows, key=lambda row: (row.mean is None, -(row.mean or 0.0), by_name(row.label)))
 
     def rank(self, row: Row) -> str:
         """As `Table.rank`, by the difference of means; empty for a model without a mean."""

@@ -98,19 +98,35 @@ def read_model(name: str) -> ModelEntry:
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
     """`["train.steps=200"]` -> `{"train.steps": 200}`; values are read as YAML scalars. Raises ConfigError."""
-    parsed = {}
+    return dict(_parse_setting("--set", text) for text in settings)
+
+
+def parse_grid(settings: Iterable[str]) -> dict[str, list[Any]]:
+    """`["train.lr=0.1,0.2"]` -> `{"train.lr": [0.1, 0.2]}`; the values of a YAML list. Raises ConfigError."""
+    grid: dict[str, list[Any]] = {}
     for text in settings:
-        key, equals, value = text.partition("=")
-        section, dot, name = key.strip().partition(".")
-        if not (equals and dot and name):
-            raise ConfigError(f"--set {text!r} is not of the form section.name=value, such as train.steps=200")
-        if section not in ATTENTION_SECTIONS and key.strip() not in _setting_names():
-            raise unknown("setting", key.strip(), _setting_names())
-        try:
-            parsed[key.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ConfigError(f"--set {text!r}: the value cannot be read; quote it") from None
-    return parsed
+        key, values = _parse_setting("--grid", text, several=True)
+        if key in grid:
+            raise ConfigError(f"--grid {key} is given twice; give all its values at once: {key}=a,b")
+        if not values:
+            raise ConfigError(f"--grid {text!r}: no value given; expected {key}=a,b")
+        grid[key] = values
+    return grid
+
+
+def _parse_setting(option: str, text: str, several: bool = False) -> tuple[str, Any]:
+    """The key and the value, or the list of several, of an option's `section.name=value`."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    section, dot, name = key.partition(".")
+    if not (equals and dot and name):
+        raise ConfigError(f"{option} {text!r} is not of the form section.name=value, such as train.steps=200")
+    if section not in ATTENTION_SECTIONS and key not in _setting_names():
+        raise unknown("setting", key, _setting_names())
+    try:
+        return key, yaml.safe_load(f"[{value}]" if several else value)
+    except yaml.YAMLError:
+        raise ConfigError(f"{option} {text!r}: the value cannot be read; quote it") from None
 
 
 def resolve(

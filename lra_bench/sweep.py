@@ -52,22 +52,19 @@ def resolve_cells(
     device: str,
     data_source: str,
     plugins: tuple[str, ...],
-    overrides: dict[str, object],
+    overrides: Sequence[dict[str, object]],
 ) -> list[RunConfig]:
-    """The grid tasks x seeds x models. An `attention.` or `cross.` override goes to the models that have that setting.
+    """The grid tasks x seeds x models x overrides, cells that come to the same once.
 
-    data_source: see `source_for`. Raises ConfigError for anything wrong, and for an attention setting that none of the
-    models has.
+    data_source: see `source_for`; overrides: as from `parse_overrides`, all of the same keys. One of `attention.` or
+    `cross.` goes to the models that have that setting. Raises ConfigError for anything wrong, and for an attention
+    setting that none of the models has.
     """
-    usable = {
-        model: {key: value for key, value in overrides.items() if len(models) == 1 or _concerns(key, model)}
-        for model in models
-    }
-    unused = [key for key in overrides if not any(key in chosen for chosen in usable.values())]
-    if unused:
+    concerned = {key: [m for m in models if len(models) == 1 or _concerns(key, m)] for key in overrides[0]}
+    if unused := [key for key, able in concerned.items() if not able]:
         raise ConfigError(f"none of the models {', '.join(models)} has the setting {unused[0]!r}")
     sources = {task: source_for(task, data_source) for task in tasks}
-    return [
+    configs = [
         resolve(
             task,
             model,
@@ -76,12 +73,14 @@ def resolve_cells(
             device=device,  # type: ignore[arg-type]
             data_source=sources[task],
             plugins=plugins,
-            overrides=usable[model],
+            overrides={key: value for key, value in chosen.items() if model in concerned[key]},
         )
         for task in tasks
         for seed in seeds
         for model in models
+        for chosen in overrides
     ]
+    return list({config.model_dump_json(): config for config in configs}.values())
 
 
 def _concerns(override: str, model: str) -> bool:
@@ -154,16 +153,16 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
     for out in {plan.out for plan in plans}:
         check_writable(out / "runs")
     started = time.monotonic()
-    numbers = {plan.record.run_id: f"[{number}/{len(plans)}]" for number, plan in enumerate(plans, 1)}
+    names = _names(plans)
     records, waiting = [], []
     for plan in plans:
         _set_aside(record_path(plan.out, plan.record.run_id))
         earlier = None if plan.force else plan.finished()
         if earlier:
-            name, then, now = earlier.run_id, earlier.code.short, plan.record.code
+            then, now = earlier.code.short, plan.record.code
             # Only a plugin's text decides what is run anew; an edit of the code itself has to be seen.
             at = f"commit {then}" + (f", the code is now at {now.short}" if now.dirty or now.short != then else "")
-            say(f"{numbers[name]} {name}: finished on {earlier.created} at {at}; not run again (--force does)")
+            say(f"{names[earlier.run_id]}: finished on {earlier.created} at {at}; not run again (--force does)")
             records.append(earlier)
             continue
         if plan.force:
@@ -173,7 +172,7 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
 
     def ended(plan: CellPlan, record: Record) -> None:
         records.append(record)
-        text = f"{numbers[plan.record.run_id]} {plan.record.run_id}: {_summary(record)}"
+        text = f"{names[plan.record.run_id]}: {_summary(record)}"
         if left := len(plans) - len(records):
             seconds = (time.monotonic() - started) / (len(records) - done) * left
             text += f"; {left} to go, about {max(1, round(seconds / 60))} min"
@@ -182,12 +181,20 @@ def run_cells(plans: Sequence[CellPlan], engine: Engine, *, minutes: float | Non
     engine.run(
         waiting,
         None if minutes is None else 60 * minutes,
-        started=lambda plan: say(f"{numbers[plan.record.run_id]} {plan.record.run_id}"),
+        started=lambda plan: say(names[plan.record.run_id]),
         ended=ended,
     )
     if len(records) < len(plans):
         say("the time is up; the same command goes on from here")
     return records
+
+
+def _names(plans: Sequence[CellPlan]) -> dict[str, str]:
+    """What progress calls every run: its number, its name and, where those of a grid differ, its settings."""
+    settings = [plan.record.config.settings_label for plan in plans]
+    shown = [f" ({text})" if text and len(set(settings)) > 1 else "" for text in settings]
+    ids = [plan.record.run_id for plan in plans]
+    return {run: f"[{n}/{len(ids)}] {run}{text}" for n, (run, text) in enumerate(zip(ids, shown, strict=True), 1)}
 
 
 def _set_aside(path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from tasks import DataError, Metric, task_spec
 
 from .definitions import of_latest_definitions, of_latest_protocols
-from .entry import Entry
+from .entry import Entry, by_name
 from .records import Record
 from .stats import Z95, lower_is_better, range_quantile, seed_margin
 
@@ -83,7 +83,7 @@ class Table:
     @property
     def validated(self) -> list[Entry]:
         """The entries with a learning curve, by name."""
-        return sorted((e for e in self.entries if e.learning_curve), key=lambda e: e.label)
+        return sorted((e for e in self.entries if e.learning_curve), key=lambda e: by_name(e.label))
 
     @property
     def learning_curves(self) -> dict[str, list[tuple[int, float]]]:
@@ -194,9 +194,9 @@ def build_tables(records: Iterable[Record]) -> list[Table]:
     return tables
 
 
-def _best_first(entry: Entry) -> tuple[bool, float, str]:
-    score = entry.score or 0.0
-    return entry.score is None, score if entry.metric and lower_is_better(entry.metric) else -score, entry.label
+def _best_first(entry: Entry) -> tuple[bool, float, tuple[str | float, ...]]:
+    sign = 1 if entry.metric and lower_is_better(entry.metric) else -1
+    return entry.score is None, sign * (entry.score or 0.0), by_name(entry.label)
 
 
 def _table_key(r: Record) -> tuple[str | int, ...]:

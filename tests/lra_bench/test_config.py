@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lra_bench.config import ConfigError, RunConfig
-from lra_bench.resolve import fitting_kinds, names, parse_overrides, resolve
+from lra_bench.resolve import fitting_kinds, names, parse_grid, parse_overrides, resolve
 from lra_bench.sweep import source_for
 from tasks import task_spec
 
@@ -173,6 +173,33 @@ def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
 def test_bad_settings(setting: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("text", "rfa", "quick", overrides=parse_overrides([setting]))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_grid_has_several_values_of_a_setting() -> None:
+    said = ["attention.num_features=16, 32", "train.betas=[0.9,0.98],[0.9,0.999]", "attention.kernel=arccos"]
+    assert parse_grid(said) == {
+        "attention.num_features": [16, 32],
+        "train.betas": [[0.9, 0.98], [0.9, 0.999]],
+        "attention.kernel": ["arccos"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.stepz=1,2"], "unknown setting 'train.stepz'; did you mean 'train.steps'"),
+        (["train.steps"], "--grid 'train.steps' is not of the form section.name=value"),
+        (["train.steps="], "no value given; expected train.steps=a,b"),
+        (["train.steps=1,,2"], "--grid 'train.steps=1,,2': the value cannot be read"),
+        (["train.steps=1],[2"], "the value cannot be read"),
+        (["train.steps=1", "train.steps=2"], "--grid train.steps is given twice"),
+    ],
+)
+def test_bad_grids(settings: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_grid(settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -43,6 +43,19 @@ def test_seeds_are_aggregated_and_items_not_counted_twice(make_record: Callable[
     assert row["accuracy_ci95"] == single["accuracy_ci95"]
 
 
+def test_equal_scores_stand_in_the_order_of_their_settings(make_record: Callable[..., Record]) -> None:
+    records = []
+    for features in (128, 16, 2, 64):
+        record = make_record()
+        attention = record.config.attention.model_copy(update={"changed": f"num_features={features}"})
+        config = record.config.model_copy(update={"attention": attention})
+        records.append(record.model_copy(update={"config": config}))
+    (table,) = build_tables([*records, make_record(), make_record("linear"), make_record("softmax", 61.0)])
+    in_order = ["linear", "rfa", *(f"rfa (num_features={n})" for n in (2, 16, 64, 128))]
+    assert [entry.label for entry in table.entries] == ["softmax", *in_order]
+    assert [entry.label for entry in table.validated] == [*in_order, "softmax"]
+
+
 def test_a_mean_of_fewer_seeds_than_were_run_says_so(make_record: Callable[..., Record]) -> None:
     diverged = make_record(accuracy=None, seed=2, status="diverged", reason="the loss is nan at step 7")
     (table,) = build_tables([make_record(seed=0), make_record(seed=1), diverged, make_record("softmax")])

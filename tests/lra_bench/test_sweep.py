@@ -12,6 +12,7 @@ import pytest
 from lra_bench.cell import CellPlan
 from lra_bench.config import ConfigError
 from lra_bench.engines import Engine, LocalEngine, Running, run_process
+from lra_bench.options import resolve_options
 from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
 from lra_bench.records import write_record
@@ -39,9 +40,46 @@ def plans_of(
 
 def test_a_grid_is_tasks_by_seeds_by_models() -> None:
     tasks, seeds, models = ["text", "listops"], [0, 1], ["linear", "sdpa"]
-    options = {"device": "cpu", "data_source": "embedded", "plugins": (), "overrides": {}}
+    options = {"device": "cpu", "data_source": "embedded", "plugins": (), "overrides": [{}]}
     configs = resolve_cells(tasks, models, "quick", seeds, **options)  # type: ignore[arg-type]
     assert [(c.task, c.seed, c.model_name) for c in configs] == [*itertools.product(tasks, seeds, models)]
+
+
+def test_a_grid_of_settings_has_a_cell_for_each_that_a_model_has(reviews: Path, tmp_path: Path) -> None:
+    """A model without the setting is there once, and a default keeps the model's plain name."""
+    grid = {"grid": ["attention.num_features=64,8", "train.lr=1e-4,1e-3"], "settings": ["train.steps=9"]}
+    options = {"protocol": "quick", "data": str(reviews), "device": "cpu", "plugins": [], "compile_": None}
+    configs = resolve_options(["text"], ["softmax", "rfa"], [0], **options, **grid)  # type: ignore[arg-type]
+    assert [(c.model_name, c.settings_label) for c in configs] == [
+        ("softmax", "train.lr=0.0001 train.steps=9"),
+        ("softmax", "train.lr=0.001 train.steps=9"),
+        ("rfa", "train.lr=0.0001 train.steps=9"),
+        ("rfa", "train.lr=0.001 train.steps=9"),
+        ("rfa", "train.lr=0.0001 train.steps=9 num_features=8"),
+        ("rfa", "train.lr=0.001 train.steps=9 num_features=8"),
+    ]
+    plans = plan_cells(configs, tmp_path, threads=1, say=silent)
+    lines = json.loads(outline(plans, as_json=True))
+    assert [line["settings"] for line in lines] == [c.settings_label for c in configs]
+    assert lines[4]["step_memory_mb"] < lines[3]["step_memory_mb"]
+    assert re.match(r"\| cell +\| settings +\| state ", outline(plans, as_json=False))
+    plain = plan_cells([resolve("text", "linear", "quick", data_source=str(reviews))], tmp_path, say=silent)
+    assert "settings" not in outline(plain, as_json=False)
+
+
+def test_progress_names_the_settings_of_a_grid(reviews: Path, tmp_path: Path) -> None:
+    """Where they differ: those of a whole command are in its tables' titles."""
+    plans = plans_of(reviews, tmp_path, "linear", train__steps=3) + plans_of(reviews, tmp_path, "rfa", train__steps=4)
+    said: list[str] = []
+    for some in (plans, plans[:1]):
+        for plan in some:
+            write_record(tmp_path, plan.record.model_copy(update={"status": "ok"}))
+        run_cells(some, LocalEngine(), say=said.append)
+    ids = [plan.record.run_id for plan in plans]
+    first, second, alone = (line.partition(": finished on")[0] for line in said)
+    assert re.fullmatch(rf"\[1/2\] {ids[0]} \(.*train\.steps=3.*\)", first)
+    assert re.fullmatch(rf"\[2/2\] {ids[1]} \(.*train\.steps=4.*\)", second)
+    assert alone == f"[1/1] {ids[0]}"
 
 
 def test_settings_go_to_the_models_that_have_them(tmp_path: Path) -> None:
@@ -57,7 +95,7 @@ def test_settings_go_to_the_models_that_have_them(tmp_path: Path) -> None:
 
     def resolved(overrides: dict[str, object], *models: str) -> dict[str, dict[str, object]]:
         options = {"device": "cpu", "data_source": "embedded", "plugins": ()}
-        configs = resolve_cells(["text"], models, "quick", [0], overrides=overrides, **options)  # type: ignore[arg-type]
+        configs = resolve_cells(["text"], models, "quick", [0], overrides=[overrides], **options)  # type: ignore[arg-type]
         return {config.model_name: config.attention.settings for config in configs}
 
     both = {"attention.rank": 3, "attention.width": 4}
@@ -65,7 +103,7 @@ def test_settings_go_to_the_models_that_have_them(tmp_path: Path) -> None:
     assert found["two-settings"] == {"rank": 3, "width": 4}
     assert found["rfa"]["num_features"] == 8
     assert found["softmax"] == {}
-    across = {"device": "cpu", "data_source": "embedded", "plugins": (), "overrides": {"cross.num_features": 8}}
+    across = {"device": "cpu", "data_source": "embedded", "plugins": (), "overrides": [{"cross.num_features": 8}]}
     sdpa, rfa = resolve_cells(["mt"], ["sdpa", "rfa"], "quick", [0], **across)  # type: ignore[arg-type]
     assert (sdpa.attention.cross, rfa.attention.cross["num_features"]) == ({}, 8)
     with pytest.raises(ConfigError, match="'width' has no default; give it a value"):
