@@ -123,7 +123,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
-    from .conduct import check_conduct
+    from .conduct import WANT_FULL_BATCHES, check_conduct
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .step import build_accelerator
@@ -155,8 +155,10 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
-    if caveat := check_conduct(config, accelerator.device):
-        outcome["caveat"] = caveat
+    faults = check_conduct(config, accelerator.device)
+    full_length = not WANT_FULL_BATCHES.isdisjoint(faults)
+    if faults:
+        outcome["caveat"] = caveat = "; ".join(faults + ["all its batches have the full length"] * full_length)
         print(f"warning: {config.model_name} {caveat}", file=sys.stderr)
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
@@ -167,7 +169,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
         torch.manual_seed(config.seed + accelerator.process_index)
     if plan.tensorboard:
         accelerator.init_trackers(plan.record.run_id)
-    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work, code.commit)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work, code.commit, full_length)
     try:
         trainer.fit()
     finally:

@@ -15,6 +15,7 @@ from torch import Tensor
 from models import build_attention
 from tasks import task_spec
 
+from .batching import LENGTH_MULTIPLE
 from .config import RunConfig, reason_of
 from .resolve import NEEDS
 
@@ -29,18 +30,26 @@ ROUNDING = 1e-5
 
 AHEAD = "looks ahead: its causal form changes with later tokens"
 PADDING = "looks at padding: its outputs change with what is under the mask"
+LENGTH = "depends on how much is padded: with less of it its outputs are others, or none"
 EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
 UNKNOWN = "not known whether it "  # …, where the layer fails when it is tried
+# Padded to their longest sequence, batches would decide what such an attention says of an example.
+WANT_FULL_BATCHES = frozenset({PADDING, LENGTH})
+
+
+# Of inputs or, of cross attention, of what it attends to, their mask and how many come before what is padded: outputs
+# of those, of cross attention all.
+RealOutputs = Callable[[Tensor, Tensor, int], Tensor]
 
 
 class LooksAhead(Exception):
     """A causal attention's outputs change with later tokens."""
 
 
-def check_conduct(config: RunConfig, device: torch.device) -> str:
+def check_conduct(config: RunConfig, device: torch.device) -> list[str]:
     """Try the run's attention with initial weights; what tables should say of it, mostly nothing.
 
     In float32, or in bfloat16 where it takes nothing else. Raises LooksAhead for a causal attention that sees later
@@ -58,7 +67,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> str:
             faults += _find_at_lengths(form, layer, (max_len, model.dim), device, carried)
     if AHEAD in faults:
         raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
-    return "; ".join(dict.fromkeys(faults))
+    return list(dict.fromkeys(faults))
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
@@ -102,13 +111,17 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         return layer.causal(t)[0] if form == "causal" else layer(t, padding_mask=None)
 
     one = x[:1]
-    sees_too_much, too_much = {
-        "encoder": (lambda: looks_at_padding(layer, one), PADDING),
-        "causal": (lambda: looks_ahead(layer, one), AHEAD),
-        "cross": (lambda: looks_at_padded_memory(layer, one), PADDING),
-    }[form]
-    checks = {
-        too_much: sees_too_much,
+
+    def real_outputs(t: Tensor, mask: Tensor, real: int) -> Tensor:
+        return layer.cross(one, layer.remember(t, mask)) if form == "cross" else layer(t, padding_mask=mask)[:, :real]
+
+    checks = {AHEAD: lambda: looks_ahead(layer, one)}
+    if form != "causal":
+        checks = {
+            PADDING: lambda: looks_at_padding(real_outputs, one),
+            LENGTH: lambda: depends_on_length(real_outputs, one),
+        }
+    checks |= {
         EXAMPLES: lambda: mixes_examples(outputs, x),
         ALONE: lambda: sees_itself_alone(outputs, one),
         WEIGHTS: lambda: hides_weights(layer, outputs, one),
@@ -123,6 +136,8 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         except Exception as error:
             untried.append(fault.partition(":")[0])
             errors.append(reason_of(error))
+    if PADDING in faults and LENGTH in faults:  # which follows
+        faults.remove(LENGTH)
     return [*faults, f"{UNKNOWN}{' or '.join(untried)} ({errors[0]})"] if untried else faults
 
 
@@ -147,15 +162,27 @@ def looks_ahead(layer: Any, x: Tensor) -> bool:
     return False
 
 
-def looks_at_padding(layer: Any, x: Tensor) -> bool:
+def looks_at_padding(outputs: RealOutputs, x: Tensor) -> bool:
     """Whether outputs of real positions change with what is under the mask. x: as for `looks_ahead`."""
-    padded = _last_third(x)
-    return _sees(lambda t, mask: layer(t, padding_mask=mask)[:, ~padded], x, padded)
+    real = (2 * x.shape[1] + 2) // 3
+    return _moved_by_rest(outputs, x, real, masked=True) > SHARE * _moved_by_rest(outputs, x, real, masked=False)
 
 
-def looks_at_padded_memory(layer: Any, x: Tensor) -> bool:
-    """The same of cross attention, to the mask of what it attends to."""
-    return _sees(lambda t, mask: layer.cross(x, layer.remember(t, mask)), x, _last_third(x))
+def depends_on_length(outputs: RealOutputs, x: Tensor) -> bool:
+    """Whether outputs of real positions are others without the padded ones, or none. x: as for `looks_ahead`."""
+    seq_len = x.shape[1]
+    # Batches have a multiple of so many tokens, of sentences of the second number.
+    real = next((length for length in (LENGTH_MULTIPLE, 8, 1) if length < seq_len), seq_len)
+    padded = torch.arange(seq_len, device=x.device)[None] >= real
+    with _own_randomness(x.device):
+        long = outputs(x, padded, real)
+    try:
+        with _own_randomness(x.device):
+            short = outputs(x[:, :real], padded[:, :real], real)
+    except Exception:  # it takes the one length
+        return True
+    shown = _moved_by_rest(outputs, x, real, masked=False)
+    return bool((long - short).abs().max() > SHARE * shown + _rounding(long))
 
 
 def mixes_examples(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -192,9 +219,7 @@ def loses_state(layer: Any, x: Tensor) -> bool:
     before, one, two = x[:, : half + 2].split([half, 1, 1], dim=1)
     in_one_pass = last_output(torch.cat([before, one, two], dim=1))
     off, forgotten = ((last_output(*parts) - in_one_pass).abs().max() for parts in ([before, one, two], [one, two]))
-    # Matrices of another shape are multiplied in another order.
-    rounding = 10 * torch.finfo(in_one_pass.dtype).eps * in_one_pass.abs().max()
-    return bool(off > SHARE * forgotten + rounding)
+    return bool(off > SHARE * forgotten + _rounding(in_one_pass))
 
 
 def hides_weights(layer: Any, outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
@@ -214,18 +239,16 @@ def hides_weights(layer: Any, outputs: Callable[[Tensor], Tensor], x: Tensor) ->
     return False
 
 
-def _last_third(x: Tensor) -> Tensor:
-    seq_len = x.shape[1]
-    return torch.arange(seq_len, device=x.device) >= (2 * seq_len + 2) // 3
+def _rounding(y: Tensor) -> float:
+    """How far outputs may lie apart where matrices of another shape are multiplied in another order."""
+    dtype = torch.bfloat16 if torch.is_autocast_enabled(y.device.type) else y.dtype
+    return float(10 * torch.finfo(dtype).eps * y.abs().max())
 
 
-def _sees(call: Callable[[Tensor, Tensor], Tensor], x: Tensor, padded: Tensor) -> bool:
-    """Whether outputs change with x at the positions `padded` when they are masked, beside when they are not."""
-    masked, shown = (
-        _moved(lambda t, mask=mask[None]: call(t, mask), x, padded).max()  # type: ignore[misc]
-        for mask in (padded, torch.zeros_like(padded))
-    )
-    return bool(masked > SHARE * shown)
+def _moved_by_rest(outputs: RealOutputs, x: Tensor, real: int, masked: bool) -> float:
+    """The most by which outputs of the first `real` positions move with the rest, which is masked or not."""
+    rest = torch.arange(x.shape[1], device=x.device) >= real
+    return float(_moved(lambda t: outputs(t, (rest & masked)[None], real), x, rest).max())
 
 
 def _moved(call: Callable[[Tensor], Tensor], x: Tensor, where: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def describe_run(config: RunConfig) -> tuple[str, bool]:
     text, runs = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False), True
     try:
         text += f"parameters: {count_parameters(config):,}\n"
-        found = check_conduct(config, torch.device(config.device)) or "nothing wrong found"
+        found = "; ".join(check_conduct(config, torch.device(config.device))) or "nothing wrong found"
     except LooksAhead as error:
         found, runs = str(error), False
     except Exception as error:  # of the attention, which may be anybody's code

@@ -56,7 +56,8 @@ class Trainer:
     """Trains `model` on `task` as `config` says, resuming from `checkpoint` where that file exists.
 
     compiled: as `compiling.compiles` answered; every training batch is then padded to the full length, the one shape
-    that is compiled. work: gives way between two steps; commit: of this code.
+    that is compiled. work: gives way between two steps; commit: of this code; full_length: pad all batches to it, for
+    an attention that would answer otherwise with less padding.
     """
 
     def __init__(
@@ -69,14 +70,15 @@ class Trainer:
         compiled: bool = False,
         work: AtWork = NOT_SHARED,
         commit: str = "",
+        full_length: bool = False,
     ) -> None:
         self.config, self.accelerator, self.checkpoint, self.work = config, accelerator, checkpoint, work
         self.commit = commit
         self.objective = objective = objective_of(config, task.tokenizer)
         data, device = config.data, accelerator.device
-        self.train_data = objective.on_device(task.train, device, trim=not compiled)
-        self.validation_data = objective.on_device(task.validation.sample(data.validation_items), device)
-        self.test_data = objective.on_device(task.test.sample(data.test_items), device)
+        self.train_data = objective.on_device(task.train, device, trim=not (compiled or full_length))
+        held_out = task.validation.sample(data.validation_items), task.test.sample(data.test_items)
+        self.validation_data, self.test_data = (objective.on_device(s, device, trim=not full_length) for s in held_out)
         lengths = task.train.total_lengths() if config.train.group_by_length else None
         self.order = TrainingOrder(len(task.train), config.train.batch_size, config.seed, lengths)
         self.training_step = TrainingStep(objective, model, accelerator, compiled)

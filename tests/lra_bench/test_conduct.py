@@ -15,6 +15,7 @@ from lra_bench.conduct import (
     AHEAD,
     ALONE,
     EXAMPLES,
+    LENGTH,
     LENGTHS,
     PADDING,
     STATE,
@@ -24,8 +25,9 @@ from lra_bench.conduct import (
     check_conduct,
     find_faults,
 )
+from lra_bench.plugins import load_plugins
 from lra_bench.resolve import resolve
-from models import attention_forms, build_attention, list_attentions
+from models import attention_forms, build_attention, list_attentions, registry
 from models.attention.softmax import SoftmaxAttention
 
 from .test_cli import SETTINGS, lra_bench
@@ -166,6 +168,24 @@ class FullLength(Maskless):
         return super().attend(q, k, v, padding_mask)
 
 
+class Averaging(SoftmaxAttention):
+    """Divides by all tokens, real or not, as what transforms or weighs by position in a sequence does."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        if padding_mask is not None:
+            v = v.masked_fill(padding_mask[:, None, :, None], 0.0)
+        return v + v.mean(2, keepdim=True)
+
+    def summarize(self, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Any:
+        return super().summarize(k, v * (100 / k.shape[2]), padding_mask)
+
+
+class InBlocks(SoftmaxAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        q.unflatten(2, (-1, 96))
+        return super().attend(q, k, v, padding_mask)
+
+
 class InChunks(SoftmaxAttention):
     """Keys of earlier chunks and of its own are summed up for each, the own among the earlier ones by mistake."""
 
@@ -219,6 +239,9 @@ def test_faults_are_found(seq_len: int) -> None:
         assert faults_of(SequenceFirst, seq_len, form) == [*unmasked, EXAMPLES, ALONE]
     assert faults_of(OfTorch, seq_len) == [EXAMPLES, ALONE]
     assert faults_of(OfTorch, seq_len, batch_first=True) == [PADDING]
+    assert faults_of(Averaging, seq_len) == faults_of(Averaging, seq_len, "cross") == [LENGTH]
+    if seq_len == 192:
+        assert faults_of(InBlocks, seq_len) == [LENGTH]
     assert faults_of(Hoarding, seq_len) == [WEIGHTS]
     assert faults_of(Hoarding, seq_len, "causal") == []
     assert faults_of(Silent, seq_len) == []
@@ -226,7 +249,10 @@ def test_faults_are_found(seq_len: int) -> None:
 
 @torch.no_grad()
 def test_what_cannot_be_tried_is_told() -> None:
-    asked = "looks at padding or mixes examples or mixes no tokens or has weights that are no parameters"
+    asked = (
+        "looks at padding or depends on how much is padded or mixes examples or mixes no tokens or has weights that are"
+        " no parameters"
+    )
     assert faults_of(Refusing, 50) == [f"{UNKNOWN}{asked} (TypeError: 64 heads alone)"]
     assert faults_of(AtOnce, 50, "causal") == [AHEAD, f"{UNKNOWN}loses its state (NotImplementedError: )"]
 
@@ -235,7 +261,7 @@ def test_an_attention_of_one_length_is_tried_at_that(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": FullLength})
     for max_len in (max(LENGTHS) - 1, max(LENGTHS) + 1):
         config = resolve("text", "softmax", "quick", overrides={"data.max_len": max_len})
-        assert check_conduct(config, CPU) == PADDING
+        assert check_conduct(config, CPU) == [PADDING]
 
 
 def test_a_fault_at_the_edge_of_a_long_chunk_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +269,7 @@ def test_a_fault_at_the_edge_of_a_long_chunk_is_found(monkeypatch: pytest.Monkey
     for max_len in (256, 400, 2000):
         config = resolve("lm", "softmax", "quick", overrides={"data.max_len": max_len})
         with nullcontext() if max_len == 256 else pytest.raises(LooksAhead):
-            assert check_conduct(config, CPU) == ""
+            assert check_conduct(config, CPU) == []
 
 
 @torch.no_grad()
@@ -257,26 +283,26 @@ def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("models.registry._ATTENTIONS", registry)
     configs = {task: resolve(task, "softmax", "quick") for task in ("text", "lm", "mt")}
     state = torch.get_rng_state()
-    assert check_conduct(configs["text"], CPU) == ""
+    assert check_conduct(configs["text"], CPU) == []
     for task in ("lm", "mt"):
         with pytest.raises(LooksAhead, match="attention 'softmax' looks ahead: "):
             check_conduct(configs[task], CPU)
     registry["softmax"] = Maskless
-    assert check_conduct(configs["lm"], CPU) == ""
+    assert check_conduct(configs["lm"], CPU) == []
     for task in ("text", "mt"):
-        assert check_conduct(configs[task], CPU).startswith("looks at padding: ")
+        assert check_conduct(configs[task], CPU) == [PADDING]
     registry["softmax"] = SequenceFirst
-    assert check_conduct(configs["text"], CPU) == f"{EXAMPLES}; {ALONE}"
-    assert check_conduct(configs["mt"], CPU) == f"{EXAMPLES}; {ALONE}; {PADDING}"  # causal first, then across
+    assert check_conduct(configs["text"], CPU) == [EXAMPLES, ALONE]
+    assert check_conduct(configs["mt"], CPU) == [EXAMPLES, ALONE, PADDING]  # causal first, then across
     registry["softmax"] = Forgetful
-    assert check_conduct(configs["mt"], CPU) == STATE
+    assert check_conduct(configs["mt"], CPU) == [STATE]
     carrying = configs["lm"].evaluation.model_copy(update={"carry_state": True})
-    assert check_conduct(configs["lm"], CPU) == ""
-    assert check_conduct(configs["lm"].model_copy(update={"evaluation": carrying}), CPU) == STATE
+    assert check_conduct(configs["lm"], CPU) == []
+    assert check_conduct(configs["lm"].model_copy(update={"evaluation": carrying}), CPU) == [STATE]
     registry["softmax"] = Cancelling
-    assert check_conduct(configs["text"], CPU) == ""
+    assert check_conduct(configs["text"], CPU) == []
     registry["softmax"] = Refusing
-    assert check_conduct(configs["text"], CPU).startswith(UNKNOWN)
+    assert check_conduct(configs["text"], CPU)[0].startswith(UNKNOWN)
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -307,10 +333,29 @@ def test_a_table_tells(reviews: Path, tmp_path: Path) -> None:
     options = ("--data", reviews, "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
     done = lra_bench("bench", "--task", "text", "--models", "maskless", *options)
     assert done.returncode == 0, done.stderr
-    fault = "looks at padding: its outputs change with what is under the mask"
+    fault = "looks at padding: its outputs change with what is under the mask; all its batches have the full length"
     assert f"warning: maskless {fault}" in done.stderr
     assert f"| ok: {fault}" in done.stdout
     assert pd.read_csv(tmp_path / "out" / "leaderboard.csv")["reason"][0] == fault
+
+
+def test_what_depends_on_padding_gets_batches_of_one_length(
+    reviews: Path, tmp_path: Path, cells_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here one that runs at no other: neither a short review nor the last batch of a split is an exception."""
+    plugin = tmp_path / "whole.py"
+    plugin.write_text(
+        "from models import MultiHeadAttention, register_attention\n"
+        "@register_attention('whole')\nclass Whole(MultiHeadAttention):\n"
+        "    def attend(self, q, k, v, padding_mask):\n"
+        "        keys = k if padding_mask is None else k.masked_fill(padding_mask[:, None, :, None], 0)\n"
+        "        return v + keys.view(len(k), self.num_heads, self.max_len, -1).mean(2, keepdim=True)\n"
+    )
+    monkeypatch.setattr("models.registry._ATTENTIONS", dict(registry._ATTENTIONS))
+    load_plugins([str(plugin)])
+    (plan,) = plans_of(reviews, tmp_path, "whole", plugins=(str(plugin),), data__max_len=300)
+    record = run_cell(plan)
+    assert (record.status, record.caveat) == ("ok", f"{LENGTH}; all its batches have the full length")
 
 
 def test_a_run_that_looks_ahead_ends_with_that_reason_alone(
