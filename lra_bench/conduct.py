@@ -32,6 +32,7 @@ AHEAD = "looks ahead: its causal form changes with later tokens"
 PADDING = "looks at padding: its outputs change with what is under the mask"
 LENGTH = "depends on how much is padded: with less of it its outputs are others, or none"
 EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
+RANDOM = "draws at random in evaluation: its outputs are others at every pass"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
@@ -63,7 +64,9 @@ def check_conduct(config: RunConfig, device: torch.device) -> list[str]:
         torch.manual_seed(config.seed)
         for form, which in NEEDS[kind]:
             settings = getattr(attention, which)
-            layer = build_attention(attention.name, model.dim, model.num_heads, max_len, **settings).to(device).eval()
+            sizes = model.dim, model.num_heads, max_len
+            layer = build_attention(attention.name, *sizes, dropout=model.attention_dropout, **settings)
+            layer = layer.to(device).eval()
             faults += _find_at_lengths(form, layer, (max_len, model.dim), device, carried)
     if AHEAD in faults:
         raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
@@ -124,6 +127,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     checks |= {
         EXAMPLES: lambda: mixes_examples(outputs, x),
         ALONE: lambda: sees_itself_alone(outputs, one),
+        RANDOM: lambda: differs_between_passes(outputs, one),
         WEIGHTS: lambda: hides_weights(layer, outputs, one),
     }
     if form == "causal" and carried:
@@ -181,6 +185,8 @@ def depends_on_length(outputs: RealOutputs, x: Tensor) -> bool:
             short = outputs(x[:, :real], padded[:, :real], real)
     except Exception:  # it takes the one length
         return True
+    if differs_between_passes(lambda t: outputs(t, padded, real), x):
+        return False  # what is drawn for other shapes is something else
     shown = _moved_by_rest(outputs, x, real, masked=False)
     return bool((long - short).abs().max() > SHARE * shown + _rounding(long))
 
@@ -201,6 +207,12 @@ def sees_itself_alone(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
         if not judged or moved[at] > ROUNDING * moved.max():
             return False
     return seq_len > 1
+
+
+def differs_between_passes(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether outputs of the same inputs differ, by dropout that knows nothing of evaluation, say."""
+    first, second = outputs(x), outputs(x)
+    return bool((first - second).abs().max() > _rounding(first))
 
 
 def loses_state(layer: Any, x: Tensor) -> bool:

@@ -18,6 +18,7 @@ from lra_bench.conduct import (
     LENGTH,
     LENGTHS,
     PADDING,
+    RANDOM,
     STATE,
     UNKNOWN,
     WEIGHTS,
@@ -84,6 +85,13 @@ class Drawing(SoftmaxAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         return super().attend(q, k * torch.rand(k.shape[-1]), v, padding_mask) * torch.rand(())
+
+
+class Dropping(SoftmaxAttention):
+    """As by torch's function, which drops in evaluation as well unless it is told not to."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        return F.dropout(super().attend(q, k, v, padding_mask), self.dropout)
 
 
 class OfAnotherLayout(SoftmaxAttention):
@@ -231,7 +239,9 @@ def test_faults_are_found(seq_len: int) -> None:
     assert faults_of(Maskless, seq_len) == faults_of(Maskless, seq_len, "cross") == [PADDING]
     assert faults_of(Maskless, seq_len, "causal") == []
     assert faults_of(Inverted, seq_len) == [PADDING]
-    assert faults_of(Cancelling, seq_len) == faults_of(Drawing, seq_len) == []
+    assert faults_of(Cancelling, seq_len) == []
+    assert faults_of(Drawing, seq_len) == faults_of(Dropping, seq_len, dropout=0.1) == [RANDOM]
+    assert faults_of(Dropping, seq_len) == []
     for form in ("encoder", "causal", "cross"):
         unmasked = [PADDING] if form == "cross" else []  # where a query sees what has its own number
         for cls in (OfAnotherLayout, HalfPrecision):
@@ -250,8 +260,8 @@ def test_faults_are_found(seq_len: int) -> None:
 @torch.no_grad()
 def test_what_cannot_be_tried_is_told() -> None:
     asked = (
-        "looks at padding or depends on how much is padded or mixes examples or mixes no tokens or has weights that are"
-        " no parameters"
+        "looks at padding or depends on how much is padded or mixes examples or mixes no tokens or draws at random in"
+        " evaluation or has weights that are no parameters"
     )
     assert faults_of(Refusing, 50) == [f"{UNKNOWN}{asked} (TypeError: 64 heads alone)"]
     assert faults_of(AtOnce, 50, "causal") == [AHEAD, f"{UNKNOWN}loses its state (NotImplementedError: )"]
