@@ -25,7 +25,8 @@ def register_attention(name: str) -> Callable[[_Attention], _Attention]:
     """Class decorator that makes an attention available as `name`.
 
     The class is built as `cls(dim, num_heads, max_len, dropout=..., bias=..., **settings)` and called as
-    `(x, padding_mask=None)`; `MultiHeadAttention` provides both. Raises ValueError when the name is taken.
+    `(x, padding_mask=None)`; `MultiHeadAttention` provides both, and the face of causal and cross attention, `causal`,
+    `remember` and `cross`, which another module may have too. Raises ValueError when the name is taken.
     """
 
     def decorate(cls: _Attention) -> _Attention:
@@ -111,9 +112,15 @@ def check_settings(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def attention_forms(name: str, settings: dict[str, Any]) -> set[str]:
-    """What the attention can be with these settings: `encoder`, `causal`, `cross`. Raises UnknownAttention."""
-    forms = getattr(_lookup(name), "forms", None)
-    return forms(settings) if forms else {"encoder"}
+    """What the attention can be with these settings: `encoder`, `causal`, `cross`. Raises UnknownAttention.
+
+    Of a module that is no `MultiHeadAttention`: as which of its methods it has, `forward`, `causal` and `cross`.
+    """
+    cls = _lookup(name)
+    if hasattr(cls, "forms"):
+        return cls.forms(settings)
+    methods = {"encoder": cls.forward is not nn.Module.forward, "causal": hasattr(cls, "causal")}
+    return {form for form, there in {**methods, "cross": hasattr(cls, "cross")}.items() if there}
 
 
 def state_grows(name: str) -> bool:

@@ -113,7 +113,7 @@ class MultiHeadAttention(nn.Module, ABC):
     def forms(cls, settings: dict[str, Any]) -> set[str]:
         """What a layer with these settings can be: `encoder` (sees all tokens), `causal`, `cross`."""
         found = {"encoder"}
-        if cls.attend_causal is not MultiHeadAttention.attend_causal:
+        if (cls.attend_causal, cls.causal) != (MultiHeadAttention.attend_causal, MultiHeadAttention.causal):
             found.add("causal")
         if cls.summarize is not MultiHeadAttention.summarize:
             found.add("cross")

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from models import (
     attention_forms,
     build_attention,
     build_classifier,
+    build_decoder,
+    build_translator,
     list_attentions,
     register_attention,
 )
@@ -81,6 +84,37 @@ def test_any_module_with_the_same_face_will_do() -> None:
     logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
     torch.testing.assert_close(model(torch.where(mask, 3, tokens), padding_mask=mask), logits)
+
+
+def test_any_module_with_a_causal_face_is_a_language_model() -> None:
+    """Here a moving average, whose state is its last value; nor has it a form for encoders."""
+
+    @register_attention("average")
+    class Average(nn.Module):
+        def __init__(self, dim: int, num_heads: int, max_len: int, *, dropout: float, bias: bool) -> None:
+            super().__init__()
+            self.decay = nn.Parameter(torch.zeros(dim))
+
+        def causal(self, x: Tensor, state: Any = None, keep_state: bool = False) -> tuple[Tensor, Any]:
+            decay, outputs = self.decay.sigmoid(), []
+            y = torch.zeros_like(x[:, 0]) if state is None else state
+            for token in x.unbind(1):
+                y = decay * y + (1 - decay) * token
+                outputs.append(y)
+            return torch.stack(outputs, 1), y if keep_state else None
+
+    @register_attention("its own causal")
+    class OwnCausal(MultiHeadAttention):
+        attend = causal = None  # type: ignore[assignment]
+
+    assert attention_forms("average", {}) == {"causal"}
+    assert attention_forms("its own causal", {}) == {"encoder", "causal"}
+    model = build_decoder("average", vocab_size=9, max_len=16, dim=8, num_heads=2, num_layers=2).eval()
+    tokens = model.generate(torch.randint(1, 9, (3, 4)), steps=5)
+    logits, _ = model(tokens)
+    assert torch.equal(logits[:, 3:-1].argmax(-1), tokens[:, 4:])
+    with pytest.raises(TypeError, match="attention 'average' has no cross form"):
+        build_translator("average", vocab_size=9, max_len=8)
 
 
 @pytest.mark.parametrize("resolved", [True, False], ids=["types", "types that only type checkers know"])
