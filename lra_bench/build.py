@@ -26,10 +26,10 @@ def build_model(config: RunConfig) -> nn.Module:
 
 
 def count_parameters(config: RunConfig) -> int:
-    """Number of trainable parameters, counted on the meta device."""
+    """Number of trainable parameters, counted on the meta device; a complex one is two."""
     with torch.device("meta"):
         model = build_model(config)
-    return sum(p.numel() for p in model.parameters())
+    return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
 def parameters_ratio(config: RunConfig) -> float:

@@ -17,7 +17,7 @@ def build_optimizer(model: nn.Module, train: TrainConfig) -> torch.optim.Optimiz
         betas=train.betas,
         eps=train.eps,
         weight_decay=train.weight_decay,
-        fused=True,
+        fused=not any(p.is_complex() for p in model.parameters()),  # torch's fused step takes none, as of S4
     )
 
 

@@ -231,8 +231,10 @@ class Trainer:
 
 
 def average(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several checkpoints' weights (Vaswani et al. 2017, section 6.1); what is not float from the last."""
-    return {
-        name: torch.stack([state[name] for state in states]).mean(dim=0) if value.is_floating_point() else value
-        for name, value in states[-1].items()
-    }
+    """The mean of several checkpoints' weights (Vaswani et al. 2017, section 6.1); of whole numbers the last's."""
+
+    def mean(name: str, last: Tensor) -> Tensor:
+        averaged = last.is_floating_point() or last.is_complex()
+        return torch.stack([state[name] for state in states]).mean(dim=0) if averaged else last
+
+    return {name: mean(name, last) for name, last in states[-1].items()}

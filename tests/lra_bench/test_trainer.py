@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from torch import Tensor, nn
 
 from lra_bench.build import build_model, count_parameters, estimate_step
 from lra_bench.checkpoint import load_checkpoint, previous, random_state, save_checkpoint, set_random_state
@@ -16,6 +17,7 @@ from lra_bench.config import RunConfig
 from lra_bench.optim import learning_rate_factor
 from lra_bench.packing import unpack_bits
 from lra_bench.trainer import Diverged, Trainer
+from models.attention.softmax import SoftmaxAttention
 from tasks import Task, load_task
 
 from .conftest import tiny
@@ -201,6 +203,35 @@ def test_recent_weights_are_averaged(task: Task, tmp_path: Path) -> None:
     for name, value in t.model.state_dict().items():
         torch.testing.assert_close(value, (older[name] + newest[name]) / 2)
     assert any(not torch.equal(older[name], newest[name]) for name in newest)
+
+
+def test_complex_parameters_are_trained_averaged_and_resumed(
+    task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a diagonal state-space model has them; in counts each is two."""
+
+    class Phases(SoftmaxAttention):
+        def __init__(self, *sizes: int, **shared: Any) -> None:
+            super().__init__(*sizes, **shared)
+            self.phases = nn.Parameter(torch.ones(self.head_dim, dtype=torch.complex64))
+
+        def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+            return super().attend(q, k, (v * self.phases).real, padding_mask)
+
+    plain = count_parameters(tiny("softmax"))
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": Phases})
+    config = tiny("softmax", train__average=2)
+    assert count_parameters(config) == plain + 2 * 8
+    t = trainer(config, task, tmp_path / "c.pt")
+    t.fit()
+    name = "encoder.blocks.0.attention.phases"
+    older, newest = (state[name] for state in t.progress.recent_states)
+    assert not torch.equal(older, newest)
+    again = trainer(config, task, tmp_path / "c.pt")
+    again.fit()
+    assert torch.equal(again.model.get_parameter(name), newest)
+    again.test()
+    torch.testing.assert_close(again.model.get_parameter(name).detach(), (older + newest) / 2)
 
 
 def test_divergence_is_noticed_and_the_last_good_checkpoint_kept(task: Task, tmp_path: Path) -> None:
