@@ -86,7 +86,7 @@ def build_step(config: RunConfig, accelerator: Accelerator, compiled: bool = Fal
 
 @each_cell
 def test_ours_behave_on_a_card(task: str, model: str, bf16_accelerator: Accelerator) -> None:
-    assert check_conduct(resolve(task, model, "quick", device="cuda", overrides=TINY), CARD) == ""
+    assert check_conduct(resolve(task, model, "quick", device="cuda", overrides=TINY), CARD) == []
 
 
 @each_cell
