@@ -40,7 +40,6 @@ UNKNOWN = "not known whether it "  # …, where the layer fails when it is tried
 # Padded to their longest sequence, batches would decide what such an attention says of an example.
 WANT_FULL_BATCHES = frozenset({PADDING, LENGTH})
 
-
 # Of inputs or, of cross attention, of what it attends to, their mask and how many come before what is padded: outputs
 # of those, of cross attention all.
 RealOutputs = Callable[[Tensor, Tensor, int], Tensor]
@@ -118,13 +117,12 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     def real_outputs(t: Tensor, mask: Tensor, real: int) -> Tensor:
         return layer.cross(one, layer.remember(t, mask)) if form == "cross" else layer(t, padding_mask=mask)[:, :real]
 
-    checks = {AHEAD: lambda: looks_ahead(layer, one)}
-    if form != "causal":
-        checks = {
-            PADDING: lambda: looks_at_padding(real_outputs, one),
-            LENGTH: lambda: depends_on_length(real_outputs, one),
-        }
-    checks |= {
+    of_padding = {
+        PADDING: lambda: looks_at_padding(real_outputs, one),
+        LENGTH: lambda: depends_on_length(real_outputs, one),
+    }
+    checks = {
+        **({AHEAD: lambda: looks_ahead(layer, one)} if form == "causal" else of_padding),
         EXAMPLES: lambda: mixes_examples(outputs, x),
         ALONE: lambda: sees_itself_alone(outputs, one),
         RANDOM: lambda: differs_between_passes(outputs, one),
