@@ -120,6 +120,7 @@ def is_main_process() -> bool:
 def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     """Fill `outcome` with fields of the record as they become known."""
     import torch
+    from accelerate.utils import set_seed
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
@@ -163,7 +164,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     task = load_task(config.task, config.data_source, config.data.max_len)
     if task.fingerprint != plan.record.data.fingerprint:
         raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
-    torch.manual_seed(config.seed)
+    set_seed(config.seed)  # numpy's generator as well, of which an attention may draw its pattern
     model = build_model(config)
     if accelerator.process_index:  # processes share weights and the order of the data, not dropout
         torch.manual_seed(config.seed + accelerator.process_index)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from models import build_attention
 from tasks import task_spec
@@ -33,6 +34,7 @@ PADDING = "looks at padding: its outputs change with what is under the mask"
 LENGTH = "depends on how much is padded: with less of it its outputs are others, or none"
 EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 RANDOM = "draws at random in evaluation: its outputs are others at every pass"
+SEEDS = "seeds torch's generator itself: runs of different seeds are alike"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
@@ -62,14 +64,22 @@ def check_conduct(config: RunConfig, device: torch.device) -> list[str]:
     with _own_randomness(device), _unrounded_products(), torch.no_grad():
         torch.manual_seed(config.seed)
         for form, which in NEEDS[kind]:
-            settings = getattr(attention, which)
-            sizes = model.dim, model.num_heads, max_len
-            layer = build_attention(attention.name, *sizes, dropout=model.attention_dropout, **settings)
-            layer = layer.to(device).eval()
+            sizes, dropout = (model.dim, model.num_heads, max_len), model.attention_dropout
+            build = partial(build_attention, attention.name, *sizes, dropout=dropout, **getattr(attention, which))
+            faults += [SEEDS] * seeds_itself(build)
+            layer = build().to(device).eval()
+            _fill_zeros(layer)
             faults += _find_at_lengths(form, layer, (max_len, model.dim), device, carried)
     if AHEAD in faults:
         raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
     return list(dict.fromkeys(faults))
+
+
+def _fill_zeros(layer: nn.Module) -> None:
+    """Give weights to what begins with none, such as a gate or the last projection: else nothing would come out yet."""
+    for parameter in layer.parameters():
+        if not parameter.any():
+            parameter.copy_(0.1 * torch.randn_like(parameter))
 
 
 def _own_randomness(device: torch.device) -> AbstractContextManager[None]:
@@ -117,6 +127,13 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     def real_outputs(t: Tensor, mask: Tensor, real: int) -> Tensor:
         return layer.cross(one, layer.remember(t, mask)) if form == "cross" else layer(t, padding_mask=mask)[:, :real]
 
+    def training_pass() -> None:
+        layer.train()
+        try:
+            outputs(one)
+        finally:
+            layer.eval()
+
     of_padding = {
         PADDING: lambda: looks_at_padding(real_outputs, one),
         LENGTH: lambda: depends_on_length(real_outputs, one),
@@ -127,6 +144,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         ALONE: lambda: sees_itself_alone(outputs, one),
         RANDOM: lambda: differs_between_passes(outputs, one),
         WEIGHTS: lambda: hides_weights(layer, outputs, one),
+        SEEDS: lambda: seeds_itself(training_pass),
     }
     if form == "causal" and carried:
         checks[STATE] = lambda: loses_state(layer, one)
@@ -211,6 +229,17 @@ def differs_between_passes(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bo
     """Whether outputs of the same inputs differ, by dropout that knows nothing of evaluation, say."""
     first, second = outputs(x), outputs(x)
     return bool((first - second).abs().max() > _rounding(first))
+
+
+def seeds_itself(draw: Callable[[], object]) -> bool:
+    """Whether what is drawn at random after `draw` is the same whatever the seed was before it."""
+    after = []
+    with _own_randomness(torch.device("cpu")):
+        for seed in range(2):
+            torch.manual_seed(seed)
+            draw()
+            after.append(torch.rand(2).tolist())
+    return after[0] == after[1]
 
 
 def loses_state(layer: Any, x: Tensor) -> bool:

@@ -19,6 +19,7 @@ from lra_bench.conduct import (
     LENGTHS,
     PADDING,
     RANDOM,
+    SEEDS,
     STATE,
     UNKNOWN,
     WEIGHTS,
@@ -92,6 +93,30 @@ class Dropping(SoftmaxAttention):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         return F.dropout(super().attend(q, k, v, padding_mask), self.dropout)
+
+
+class SeedingAtFirst(SoftmaxAttention):
+    """So that its random features are always the same, as it thinks."""
+
+    def __init__(self, *sizes: int, **shared: Any) -> None:
+        super().__init__(*sizes, **shared)
+        torch.manual_seed(0)
+
+
+class SeedingAtEveryPass(SoftmaxAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        if self.training:
+            torch.manual_seed(0)
+        return super().attend(q, k, v, padding_mask)
+
+
+class FromNothing(Peeking):
+    """Its last projection is learned from zero."""
+
+    def __init__(self, *sizes: int, **shared: Any) -> None:
+        super().__init__(*sizes, **shared)
+        for parameter in self.out_proj.parameters():
+            nn.init.zeros_(parameter)
 
 
 class OfAnotherLayout(SoftmaxAttention):
@@ -242,6 +267,7 @@ def test_faults_are_found(seq_len: int) -> None:
     assert faults_of(Cancelling, seq_len) == []
     assert faults_of(Drawing, seq_len) == faults_of(Dropping, seq_len, dropout=0.1) == [RANDOM]
     assert faults_of(Dropping, seq_len) == []
+    assert faults_of(SeedingAtEveryPass, seq_len) == [SEEDS]
     for form in ("encoder", "causal", "cross"):
         unmasked = [PADDING] if form == "cross" else []  # where a query sees what has its own number
         for cls in (OfAnotherLayout, HalfPrecision):
@@ -261,7 +287,7 @@ def test_faults_are_found(seq_len: int) -> None:
 def test_what_cannot_be_tried_is_told() -> None:
     asked = (
         "looks at padding or depends on how much is padded or mixes examples or mixes no tokens or draws at random in"
-        " evaluation or has weights that are no parameters"
+        " evaluation or has weights that are no parameters or seeds torch's generator itself"
     )
     assert faults_of(Refusing, 50) == [f"{UNKNOWN}{asked} (TypeError: 64 heads alone)"]
     assert faults_of(AtOnce, 50, "causal") == [AHEAD, f"{UNKNOWN}loses its state (NotImplementedError: )"]
@@ -286,6 +312,19 @@ def test_a_fault_at_the_edge_of_a_long_chunk_is_found(monkeypatch: pytest.Monkey
 def test_a_token_without_a_neighbour_is_not_taken_for_all() -> None:
     assert ALONE not in faults_of(BlockLocal, 50)
     assert ALONE not in faults_of(BlockLocal, 192)
+
+
+def test_seeding_when_it_is_built_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": SeedingAtFirst})
+    assert check_conduct(resolve("text", "softmax", "quick"), CPU) == [SEEDS]
+
+
+@torch.no_grad()
+def test_an_output_that_is_learned_from_zero_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": FromNothing})
+    assert faults_of(FromNothing, 50, "causal") == []
+    with pytest.raises(LooksAhead):
+        check_conduct(resolve("lm", "softmax", "quick"), CPU)
 
 
 def test_the_tasks_form_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,3 +162,23 @@ def test_packages_of_the_user_s_may_have_our_names(tmp_path: Path) -> None:
             [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_what_an_attention_draws_of_numpy_is_seeded(reviews: Path, tmp_path: Path, cells_here: None) -> None:
+    """As BigBird its random blocks."""
+    plugin = tmp_path / "sampled.py"
+    plugin.write_text(
+        "import numpy as np\nimport torch\nfrom models import MultiHeadAttention, register_attention\n"
+        "@register_attention('sampled')\nclass Sampled(MultiHeadAttention):\n"
+        "    def __init__(self, *sizes, **shared):\n        super().__init__(*sizes, **shared)\n"
+        "        self.register_buffer('kept', torch.from_numpy(np.random.rand(self.head_dim) < 0.5))\n"
+        "    def attend(self, q, k, v, padding_mask):\n        return v * self.kept\n"
+    )
+    load_plugins([str(plugin)])
+    curves = []
+    for number, seed in enumerate((0, 0, 1)):
+        (plan,) = plans_of(reviews, tmp_path / str(number), "sampled", plugins=(str(plugin),))
+        config = plan.record.config.model_copy(update={"seed": seed})
+        record = run_cell(plan.model_copy(update={"record": plan.record.model_copy(update={"config": config})}))
+        curves.append(record.loss_curve)
+    assert curves[0] == curves[1] != curves[2]
