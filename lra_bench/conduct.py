@@ -127,13 +127,6 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     def real_outputs(t: Tensor, mask: Tensor, real: int) -> Tensor:
         return layer.cross(one, layer.remember(t, mask)) if form == "cross" else layer(t, padding_mask=mask)[:, :real]
 
-    def training_pass() -> None:
-        layer.train()
-        try:
-            outputs(one)
-        finally:
-            layer.eval()
-
     of_padding = {
         PADDING: lambda: looks_at_padding(real_outputs, one),
         LENGTH: lambda: depends_on_length(real_outputs, one),
@@ -144,7 +137,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         ALONE: lambda: sees_itself_alone(outputs, one),
         RANDOM: lambda: differs_between_passes(outputs, one),
         WEIGHTS: lambda: hides_weights(layer, outputs, one),
-        SEEDS: lambda: seeds_itself(training_pass),
+        SEEDS: lambda: seeds_itself(lambda: outputs(one)),
     }
     if form == "causal" and carried:
         checks[STATE] = lambda: loses_state(layer, one)
