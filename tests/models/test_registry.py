@@ -20,6 +20,7 @@ from models import (
     register_attention,
 )
 from models import registry as registry_module
+from models.attention.softmax import SoftmaxAttention
 from models.registry import attention_settings
 
 
@@ -147,6 +148,25 @@ def test_what_is_a_setting(resolved: bool) -> None:
     assert isinstance(layer, Lists)
     assert (layer.dim, layer.num_heads, layer.max_len, layer.dropout) == (8, 2, 16, 0.5)
     assert layer.given == (2.0, None, torch.relu, math.inf)
+
+
+def test_a_base_class_gives_its_settings_where_they_can_be_given() -> None:
+    class Ranked(SoftmaxAttention):
+        def __init__(self, *sizes: int, rank: int = 1, **shared: Any) -> None:
+            super().__init__(*sizes, **shared)
+
+    @register_attention("open")
+    class Open(Ranked):
+        def __init__(self, *sizes: int, width: int = 2, **shared: Any) -> None:
+            super().__init__(*sizes, **shared)
+
+    @register_attention("closed")
+    class Closed(Ranked):
+        def __init__(self, *sizes: int, width: int = 2, dropout: float = 0.0, bias: bool = True) -> None:
+            super().__init__(*sizes, dropout=dropout, bias=bias)
+
+    assert list(attention_settings("open").model_fields) == ["width", "rank"]
+    assert list(attention_settings("closed").model_fields) == ["width"]
 
 
 @pytest.mark.parametrize(
