@@ -275,6 +275,19 @@ def test_parameter_counts() -> None:
     assert rfa - softmax == 16
 
 
+def test_what_needs_values_to_be_built_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As performer-pytorch does, whose random matrix is factorised on the CPU."""
+
+    class Factorised(SoftmaxAttention):
+        def __init__(self, *sizes: int, **shared: Any) -> None:
+            super().__init__(*sizes, **shared)
+            self.w = nn.Parameter(torch.linalg.qr(torch.randn(self.head_dim, self.head_dim).cpu())[0])
+
+    plain = count_parameters(tiny("softmax"))
+    monkeypatch.setattr("models.registry._ATTENTIONS", {"softmax": Factorised})
+    assert count_parameters(tiny("softmax")) == plain + 8 * 8
+
+
 @pytest.mark.parametrize("model", ["softmax", "sdpa", "rfa"])
 def test_estimate_grows_as_it_should(model: str) -> None:
     def at(length: int) -> tuple[int, int]:
