@@ -30,8 +30,10 @@ class ConfigError(ValueError):
 
 
 def reason_of(error: BaseException) -> str:
-    """What records and messages say of an error: its type and the first line of its text."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+    """What records and messages say of an error: its type and the first line of its text, or two."""
+    first, *rest = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    more = f" {rest[0]}" if first.endswith(":") and rest else ""
+    return f"{type(error).__name__}: {first}{more}"
 
 
 class Section(BaseModel):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lra_bench.config import ConfigError, RunConfig
+from lra_bench.config import ConfigError, RunConfig, reason_of
 from lra_bench.resolve import fitting_kinds, names, parse_grid, parse_overrides, resolve
 from lra_bench.sweep import source_for
 from tasks import task_spec
@@ -231,3 +231,16 @@ def test_tasks_may_have_data_of_their_own(tmp_path: Path) -> None:
     odd = tmp_path / "a,listops=b"
     odd.mkdir()
     assert source_for("listops", str(odd)) == str(odd)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("no luck\nat all", "ValueError: no luck"),
+        ("  inductor raised:\n  TypeError: its own\nmore", "ValueError: inductor raised: TypeError: its own"),
+        ("nothing follows:", "ValueError: nothing follows:"),
+        ("", "ValueError: "),
+    ],
+)
+def test_the_reason_of_an_error_is_one_line(text: str, reason: str) -> None:
+    assert reason_of(ValueError(text)) == reason
