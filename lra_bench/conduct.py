@@ -1,6 +1,7 @@
 """What every table takes for granted of an attention, tried on one layer.
 
-Its tokens see each other, but none that is ahead, padding or of another example, and what it learns are parameters.
+Its tokens see each other, but none that is ahead, padding or of another example; neither how much is padded nor chance
+decides what comes out; and what it learns are parameters.
 """
 
 from __future__ import annotations
@@ -194,10 +195,10 @@ def depends_on_length(outputs: RealOutputs, x: Tensor) -> bool:
             short = outputs(x[:, :real], padded[:, :real], real)
     except Exception:  # it takes the one length
         return True
-    if differs_between_passes(lambda t: outputs(t, padded, real), x):
-        return False  # what is drawn for other shapes is something else
     shown = _moved_by_rest(outputs, x, real, masked=False)
-    return bool((long - short).abs().max() > SHARE * shown + _rounding(long))
+    differ = bool((long - short).abs().max() > SHARE * shown + _rounding(long))
+    # What is drawn at random for another shape is something else.
+    return differ and not differs_between_passes(lambda t: outputs(t, padded, real), x)
 
 
 def mixes_examples(outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:

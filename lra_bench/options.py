@@ -103,8 +103,8 @@ def resolve_options(
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
     overrides, varied = parse_overrides(settings), parse_grid(grid)
-    if twice := [key for key in varied if key in overrides]:
-        raise ConfigError(f"--grid {twice[0]} and --set {twice[0]} say the same thing; give one of them")
+    for key in varied:
+        check_said_once("--grid", True, key, overrides)
     check_said_once("--compile", compile_, "train.compile", overrides | varied)
     if compile_ is not None:
         overrides["train.compile"] = compile_

@@ -70,7 +70,7 @@ COMMAND_LINE = [
     ([*SWEEP, "--cell-minutes", "0"], "--cell-minutes"),
     ([*SWEEP, "--grid", "train.lr=1e-3,fast"], "train.lr = 'fast'"),
     ([*SWEEP, "--grid", "attention.colour=1,2"], "none of the models softmax, sdpa, rfa has the setting"),
-    ([*SWEEP, "--grid", "train.lr=1e-3", "--set", "train.lr=1e-4"], "--grid train.lr and --set train.lr say"),
+    ([*SWEEP, "--grid", "train.lr=1e-3", "--set", "train.lr=1e-4"], "--grid and --set train.lr say"),
     ([*SWEEP, "--grid", "train.compile=true,false", "--no-compile"], "--compile and --set train.compile say"),
     ([*BENCH, "--grid", "train.lr=1e-3"], "No such option: --grid"),
     (["profile", "--lengths", "0"], "--lengths '0': expected numbers of tokens"),
