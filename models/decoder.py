@@ -40,7 +40,7 @@ class DecoderBlock(Block):
     ) -> tuple[Tensor, Any]:
         """x: `[batch, seq_len, dim]` after the tokens of `state`; returns its shape and the state after it."""
         mixed, state = self.attention.causal(self.attention_norm(x), state, keep_state)
-        x = x + self.dropout(mixed)
+        x = self._add(x, self.attention, mixed)
         return x + self.mlp(self.mlp_norm(x)), state
 
 

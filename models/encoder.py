@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .attention.base import MultiHeadAttention
+from .attention.base import MultiHeadAttention, check_output
 from .ops.dropout import drop
 from .registry import build_attention
 
@@ -50,8 +50,13 @@ class Block(nn.Module):
         return super().__call__(*args, **kwargs)
 
     def forward(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
-        x = x + self.dropout(self.attention(self.attention_norm(x), padding_mask=padding_mask))
+        x = self._add(x, self.attention, self.attention(self.attention_norm(x), padding_mask=padding_mask))
         return x + self.mlp(self.mlp_norm(x))
+
+    def _add(self, x: Tensor, attention: nn.Module, mixed: Tensor) -> Tensor:
+        """The residual connection around `attention`, which returned `mixed`. Raises ValueError for another shape."""
+        check_output(attention, mixed, x, "inputs")
+        return x + self.dropout(mixed)
 
 
 class Encoder(nn.Module):

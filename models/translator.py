@@ -28,8 +28,8 @@ class CrossBlock(DecoderBlock):
     ) -> tuple[Tensor, Any]:
         """As the decoder's block; memory: what `cross.remember` made of the source."""
         mixed, state = self.attention.causal(self.attention_norm(x), state, keep_state)
-        x = x + self.dropout(mixed)
-        x = x + self.dropout(self.cross.cross(self.cross_norm(x), memory))
+        x = self._add(x, self.attention, mixed)
+        x = self._add(x, self.cross, self.cross.cross(self.cross_norm(x), memory))
         return x + self.mlp(self.mlp_norm(x)), state
 
 

@@ -18,6 +18,16 @@ def check_mask(padding_mask: Tensor | None, x: Tensor) -> None:
         raise ValueError(f"padding_mask is {list(padding_mask.shape)}; expected {list(x.shape[:2])}, as of x")
 
 
+def check_output(attention: nn.Module, y: object, like: Tensor, what: str) -> None:
+    """Raise ValueError unless `attention` returned a tensor y of the shape of `like`, its `what`.
+
+    One that broadcasts would go unseen.
+    """
+    if not isinstance(y, Tensor) or y.shape != like.shape:
+        found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"{type(attention).__name__} returned {found}; expected {list(like.shape)}, as of the {what}")
+
+
 class MultiHeadAttention(nn.Module, ABC):
     """Projections around `attend`, which a variant writes (Vaswani et al. 2017, section 3.2.2).
 
@@ -144,7 +154,5 @@ class MultiHeadAttention(nn.Module, ABC):
 
     def _join(self, y: Tensor, q: Tensor) -> Tensor:
         """The output `[batch, seq_len, dim]` of heads y, `[batch, heads, seq_len, head_dim]` as the queries q."""
-        if not isinstance(y, Tensor) or y.shape != q.shape:  # one that broadcasts would go unseen
-            found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise ValueError(f"{type(self).__name__} returned {found}; expected {list(q.shape)}, as of the queries")
+        check_output(self, y, q, "queries")
         return self.out_proj(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], self.dim))

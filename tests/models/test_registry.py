@@ -15,6 +15,7 @@ from models import (
     build_attention,
     build_classifier,
     build_decoder,
+    build_encoder,
     build_translator,
     list_attentions,
     register_attention,
@@ -64,6 +65,26 @@ def test_an_attention_returns_what_it_says(change: Callable[[Tensor], Tensor]) -
 
     with pytest.raises(ValueError, match=r"Wrong returned .*; expected \[1, 2, 4, 4\], as of the queries"):
         build_attention("wrong", 8, 2, 16)(torch.randn(1, 4, 8))
+
+
+@pytest.mark.parametrize("change", [lambda x: x.mean(1, keepdim=True), lambda x: (x, None)], ids=["broadcasts", "pair"])
+def test_so_does_any_other_module(change: Callable[[Tensor], Tensor]) -> None:
+    @register_attention("wrong")
+    class Wrong(nn.Module):
+        def __init__(self, dim: int, num_heads: int, max_len: int, **shared: Any) -> None:
+            super().__init__()
+
+        def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+            return change(x)
+
+        def causal(self, x: Tensor, state: Any = None, keep_state: bool = False) -> tuple[Tensor, Any]:
+            return change(x), None
+
+    tokens = torch.ones(1, 4, dtype=torch.long)
+    for build in (build_encoder, build_decoder):
+        model = build("wrong", vocab_size=2, max_len=4, dim=8)
+        with pytest.raises(ValueError, match=r"Wrong returned .*; expected \[1, 4, 8\], as of the inputs"):
+            model(tokens)
 
 
 def test_any_module_with_the_same_face_will_do() -> None:
