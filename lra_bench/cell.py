@@ -124,15 +124,22 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
 
     from .build import build_model, count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
-    from .conduct import WANT_FULL_BATCHES, check_conduct
+    from .conduct import WANT_FULL_BATCHES, check_conduct, check_settings
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .step import build_accelerator
+    from .torch_settings import read_settings, restore_settings
     from .trainer import Trainer
 
     config, threads = plan.record.config, plan.record.machine.threads
     torch.set_num_threads(threads)
+    settings = read_settings()
     load_plugins(config.plugins)
+    restore_settings(settings)
+    accelerator = build_accelerator(
+        config, log_with="tensorboard" if plan.tensorboard else None, project_dir=plan.out / "tensorboard"
+    )
+    settings = read_settings()
     outcome["code"] = code = code_now(config, plan.record.code)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same. An interrupt has to
@@ -147,16 +154,13 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
         check_room(needed)
         limit_address_space()
         keep_freed_memory(needed)
-    accelerator = build_accelerator(
-        config, log_with="tensorboard" if plan.tensorboard else None, project_dir=plan.out / "tensorboard"
-    )
     # A cluster's node is not the machine that planned the run.
     machine = describe_machine(config.device, config.train.precision, threads)
     compiled = compiles(config, accelerator)
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
-    faults = check_conduct(config, accelerator.device)
+    faults = check_conduct(config, accelerator.device) + check_settings(settings)
     full_length = not WANT_FULL_BATCHES.isdisjoint(faults)
     if faults:
         outcome["caveat"] = caveat = "; ".join(faults + ["all its batches have the full length"] * full_length)

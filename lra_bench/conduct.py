@@ -20,6 +20,7 @@ from tasks import task_spec
 from .batching import LENGTH_MULTIPLE
 from .config import RunConfig, reason_of
 from .resolve import NEEDS
+from .torch_settings import restore_settings
 
 # As far as the configuration's sequences are as long: three of the chunks that our causal attentions compute in, and
 # beyond the chunks or windows of others, at whose edges a token too many may be seen.
@@ -37,6 +38,7 @@ EXAMPLES = "mixes examples: its outputs change with the rest of the batch"
 RANDOM = "draws at random in evaluation: its outputs are others at every pass"
 SEEDS = "seeds torch's generator itself: runs of different seeds are alike"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
+CHANGES = "changes settings of torch that others run without"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
 ALONE = "mixes no tokens: its outputs change with no other token"
 UNKNOWN = "not known whether it "  # …, where the layer fails when it is tried
@@ -74,6 +76,15 @@ def check_conduct(config: RunConfig, device: torch.device) -> list[str]:
     if AHEAD in faults:
         raise LooksAhead(f"attention {attention.name!r} {AHEAD}")
     return list(dict.fromkeys(faults))
+
+
+def check_settings(before: dict[str, Any]) -> list[str]:
+    """What tables should say where an attention changed what torch does in the whole process; it is set back.
+
+    before: `read_settings` of the process before it built the attention.
+    """
+    changed = restore_settings(before)
+    return [f"{CHANGES}: {', '.join(changed)}"] if changed else []
 
 
 def _fill_zeros(layer: nn.Module) -> None:

@@ -31,14 +31,18 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
 
     from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
-    from .conduct import LooksAhead, check_conduct
+    from .conduct import LooksAhead, check_conduct, check_settings
     from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
     from .step import build_accelerator
+    from .torch_settings import read_settings, restore_settings
 
     config = plan.records[0].config
+    settings = read_settings()
     load_plugins(config.plugins)
+    restore_settings(settings)
     accelerator = build_accelerator(config)
+    settings = read_settings()
     estimates: dict[Mode, Estimate] = {}
     for record in plan.records:
         # An attention may need real values; then its operations stay unknown, but it is measured all the same. An
@@ -65,7 +69,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
             if caveat is None:  # only now: it takes memory of its own
-                caveat = "; ".join(check_conduct(config, accelerator.device))
+                caveat = "; ".join(check_conduct(config, accelerator.device) + check_settings(settings))
             outcome |= {"caveat": caveat, "status": "ok", "reason": ""}
         except LooksAhead as error:
             outcome |= {"profile": None, "status": "failed", "reason": str(error)}

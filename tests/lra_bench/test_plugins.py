@@ -10,8 +10,10 @@ import pytest
 from lra_bench.cell import run_cell
 from lra_bench.config import ConfigError
 from lra_bench.machine import describe_code
+from lra_bench.options import resolve_options
 from lra_bench.plugins import load_plugins, plugin_source
 from lra_bench.resolve import resolve
+from lra_bench.torch_settings import read_settings, restore_settings
 
 from .test_sweep import plans_of
 
@@ -182,3 +184,25 @@ def test_what_an_attention_draws_of_numpy_is_seeded(reviews: Path, tmp_path: Pat
         record = run_cell(plan.model_copy(update={"record": plan.record.model_copy(update={"config": config})}))
         curves.append(record.loss_curve)
     assert curves[0] == curves[1] != curves[2]
+
+
+def test_torch_is_for_all_what_it_was(
+    reviews: Path, tmp_path: Path, cells_here: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin = tmp_path / "changing.py"
+    at_first = "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.backends.cuda.enable_flash_sdp(False)\n"
+    later = "torch.use_deterministic_algorithms(True)"
+    plugin.write_text(at_first + ATTENTION.format(name="changing", first_line=later))
+    before = read_settings()
+    options = {"protocol": None, "data": "auto", "device": "cpu", "settings": [], "compile_": None}
+    resolve_options(["text"], ["changing"], [0], plugins=[plugin], **options)
+    assert capsys.readouterr().err == (
+        "warning: a plugin changes torch's default_dtype, flash_sdp; set back, as it is for all\n"
+    )
+    assert read_settings() == before
+    try:
+        record = run_cell(plans_of(reviews, tmp_path, "changing", plugins=(str(plugin),))[0])
+    finally:
+        assert "deterministic_algorithms" in restore_settings(before)
+    assert record.status == "ok"
+    assert record.caveat.endswith("; changes settings of torch that others run without: deterministic_algorithms")
