@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isinf
 from statistics import mean
+from textwrap import shorten
 from typing import Any
 
 from .config import CUDA_GRAPHS, RunConfig
@@ -17,6 +18,7 @@ from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Pair, Table, usual_margin
 
+LONGEST_REASON = 160
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # How training steps run, the fastest last.
 HOW = EAGER, COMPILED, GRAPHED = "eager", "compiled", "as CUDA graphs"
@@ -57,7 +59,7 @@ def display(table: Table) -> Display:
             "model": entry.label,
             "score": _score(entry, digits),
             "interval": _interval(entry.interval, digits),
-            "status": entry.status + (f": {entry.reason}" if entry.reason else ""),
+            "status": ": ".join(filter(None, (entry.status, _reason(entry)))),
             "step_time_ms": _text(row["step_time_ms"], ",.1f"),
             "peak_memory_mb": _text(row["peak_memory_mb"], ",.0f"),
             "speed_vs_softmax": _text(row["speed_vs_softmax"], ".2f"),
@@ -86,6 +88,11 @@ def _seeds(entry: Entry) -> str:
 
 def _over(entry: Entry) -> str:
     return " (over 110 % of softmax)" if (entry.first.params_ratio or 0) > FAIR_PARAMS_RATIO else ""
+
+
+def _reason(entry: Entry) -> str:
+    """The entry's reason; of a failure not all of it where it is long, which is in the CSV."""
+    return entry.reason if entry.status == "ok" else shorten(entry.reason, LONGEST_REASON, placeholder=" …")
 
 
 def _note(table: Table) -> str:

@@ -252,6 +252,18 @@ def test_a_plugin_s_task_without_a_result_has_a_table_too(make_record: Callable[
     assert "| accuracy % |" in markdown(build_tables([unknown]))
 
 
+def test_a_long_reason_of_a_failure_is_whole_in_the_csv_alone(make_record: Callable[..., Record]) -> None:
+    reason = "RuntimeError: " + "sizes do not match, " * 20 + "at last"
+    failed = build_tables([make_record(accuracy=None, status="failed", reason=reason)])
+    assert rows(failed)[0]["reason"] == reason
+    (line,) = (line for line in markdown(failed).splitlines() if "RuntimeError" in line)
+    assert "failed: RuntimeError: sizes do not match, " in line
+    assert "match, … |" in line
+    assert "at last" not in line
+    known = build_tables([make_record().model_copy(update={"caveat": reason})])
+    assert reason in markdown(known)
+
+
 def test_runs_without_a_result_are_headed_by_their_tasks_metric(make_record: Callable[..., Record]) -> None:
     record = make_record(task="mt", accuracy=None, status="interrupted", dataset="multi30k")
     text = markdown(build_tables([record]))
