@@ -160,7 +160,7 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
-    faults = check_conduct(config, accelerator.device) + check_settings(settings)
+    faults = check_settings(settings) + check_conduct(config, accelerator.device)
     full_length = not WANT_FULL_BATCHES.isdisjoint(faults)
     if faults:
         outcome["caveat"] = caveat = "; ".join(faults + ["all its batches have the full length"] * full_length)

@@ -69,7 +69,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
             if caveat is None:  # only now: it takes memory of its own
-                caveat = "; ".join(check_conduct(config, accelerator.device) + check_settings(settings))
+                caveat = "; ".join(check_settings(settings) + check_conduct(config, accelerator.device))
             outcome |= {"caveat": caveat, "status": "ok", "reason": ""}
         except LooksAhead as error:
             outcome |= {"profile": None, "status": "failed", "reason": str(error)}

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.backends import cuda, cudnn
 
-SDP_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+backends: Any = torch.backends  # whose types are not all known
+
+
+def _float32_precision() -> tuple[str, ...]:
+    """torch's setting for matrix products in its older and its newer form: after the newer one the older may raise."""
+    newer = (backends.fp32_precision, backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision)
+    with suppress(RuntimeError):
+        return torch.get_float32_matmul_precision(), *newer
+    return "mixed", *newer
+
+
+def _set_float32_precision(before: tuple[str, ...]) -> None:
+    backends.fp32_precision = before[1]
+    torch.set_float32_matmul_precision(before[0])  # and with it the newer ones
+
+
 # How each is read and how it is set to what was read.
 _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "num_threads": (torch.get_num_threads, torch.set_num_threads),
     "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
     "default_device": (torch.get_default_device, lambda _: torch.set_default_device(None)),  # as it is at first
     "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "float32_matmul_precision": (_float32_precision, _set_float32_precision),
     "deterministic_algorithms": (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     "detect_anomaly": (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
-    "cudnn.benchmark": (lambda: cudnn.benchmark, lambda value: setattr(cudnn, "benchmark", value)),
-    **{f"{k}_sdp": (getattr(cuda, f"{k}_sdp_enabled"), getattr(cuda, f"enable_{k}_sdp")) for k in SDP_KERNELS},
+    "cudnn.benchmark": (lambda: backends.cudnn.benchmark, lambda value: setattr(backends.cudnn, "benchmark", value)),
+    **{
+        f"{kernel}_sdp": (
+            getattr(backends.cuda, f"{kernel}_sdp_enabled"),
+            getattr(backends.cuda, f"enable_{kernel}_sdp"),
+        )
+        for kernel in ("flash", "mem_efficient", "math", "cudnn")
+    },
 }
 
 

@@ -190,19 +190,21 @@ def test_torch_is_for_all_what_it_was(
     reviews: Path, tmp_path: Path, cells_here: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = tmp_path / "changing.py"
-    at_first = "import torch\ntorch.set_default_dtype(torch.float64)\ntorch.backends.cuda.enable_flash_sdp(False)\n"
+    at_first = (
+        "import torch\ntorch.set_default_dtype(torch.float64)\n"
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'\ntorch.backends.cuda.enable_flash_sdp(False)\n"
+    )
     later = "torch.use_deterministic_algorithms(True)"
     plugin.write_text(at_first + ATTENTION.format(name="changing", first_line=later))
     before = read_settings()
     options = {"protocol": None, "data": "auto", "device": "cpu", "settings": [], "compile_": None}
     resolve_options(["text"], ["changing"], [0], plugins=[plugin], **options)
-    assert capsys.readouterr().err == (
-        "warning: a plugin changes torch's default_dtype, flash_sdp; set back, as it is for all\n"
-    )
+    warning = "warning: a plugin changes torch's default_dtype, float32_matmul_precision, flash_sdp; set back, as it is"
+    assert capsys.readouterr().err == f"{warning} for all\n"
     assert read_settings() == before
     try:
         record = run_cell(plans_of(reviews, tmp_path, "changing", plugins=(str(plugin),))[0])
     finally:
         assert "deterministic_algorithms" in restore_settings(before)
     assert record.status == "ok"
-    assert record.caveat.endswith("; changes settings of torch that others run without: deterministic_algorithms")
+    assert record.caveat.startswith("changes settings of torch that others run without: deterministic_algorithms; ")
