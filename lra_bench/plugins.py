@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec, resolve_name, spec_from_file_location
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +17,7 @@ from .config import ConfigError, RunConfig, reason_of
 from .machine import Code, describe_code
 
 OURS = ("lra_bench", "models", "tasks")
+STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
 def load_plugins(paths: Iterable[str]) -> None:
@@ -56,9 +57,8 @@ def plugin_source(config: RunConfig) -> str:
     import models.registry
     import tasks.registry
 
-    files: dict[str, Path] = {}
-    for name in (models.registry.attention_module(config.attention.name), tasks.registry.task_module(config.task)):
-        _add_module(name, files)
+    names = models.registry.attention_module(config.attention.name), tasks.registry.task_module(config.task)
+    files = _own_files(names)
     # The same text wherever the files lie.
     return "".join(sorted(file.read_text(encoding="utf-8", errors="backslashreplace") for file in files.values()))
 
@@ -75,40 +75,53 @@ def code_now(config: RunConfig, planned: Code) -> Code:
     return planned if now.commit == "unknown" else now
 
 
-def _add_module(name: str, files: dict[str, Path]) -> None:
-    """Add the file of a module of the user's own, and of those that it imports, to `files` by module name.
+def _own_files(names: Iterable[str]) -> dict[str, Path]:
+    """The files of these modules and of those that they import, where they are the user's own, by module name."""
+    files: dict[str, Path] = {}
+    waiting, seen = [*names], set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        spec = _own_module(name)
+        if spec and spec.origin and spec.name not in files:
+            files[spec.name] = Path(spec.origin).resolve()
+            waiting += _imports(files[spec.name], spec.parent or "")
+    return files
+
+
+def _own_module(name: str) -> ModuleSpec | None:
+    """Where the user's own module lies that an import names; None where it is no such one.
 
     name: as an import has it, a.b.c; c may be something in the module a.b.
     """
     found = None
     for part in accumulate(name.split("."), "{}.{}".format):
-        spec = None if part in OURS else _spec(part)
+        spec = None if part in OURS else _spec(part, found)
         if spec is None:
             break
         if _is_installed(spec):
-            return
+            return None
         found = spec
-    if found is None or found.name in files or not (found.has_location and found.origin):
-        return
-    files[found.name] = Path(found.origin).resolve()
-    for imported in _imports(files[found.name], found.parent or ""):
-        _add_module(imported, files)
+    return found if found and found.has_location else None
 
 
-def _spec(name: str) -> ModuleSpec | None:
-    """Where Python finds the module; None where it does not."""
-    try:
-        return find_spec(name)
-    except Exception:  # nothing of that name in the package, or a package that cannot be imported
-        return None
+def _spec(name: str, package: ModuleSpec | None) -> ModuleSpec | None:
+    """Where Python finds the module, in `package` if it is in one, which is not imported for it; None: nowhere."""
+    with suppress(Exception):  # nothing of that name, or a finder that fails
+        if package is None or name in sys.modules:
+            return find_spec(name)
+        if package.submodule_search_locations is not None:
+            return PathFinder.find_spec(name, package.submodule_search_locations)
+    return None
 
 
 def _is_installed(spec: ModuleSpec) -> bool:
     """Whether a module is Python's own or from a package index."""
     places = [spec.origin] if spec.has_location else list(spec.submodule_search_locations or [])
-    standard = Path(sysconfig.get_path("stdlib"))
     return not any(
-        place and not {"site-packages", "dist-packages"} & {*Path(place).parts} and standard not in Path(place).parents
+        place and not {"site-packages", "dist-packages"} & {*Path(place).parts} and STANDARD not in Path(place).parents
         for place in places
     )
 
@@ -122,7 +135,10 @@ def _imports(file: Path, package: str) -> Iterator[str]:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError):  # an extension, compiled, or what cannot be imported
         return
-    for node in ast.walk(tree):
+    statements: list[ast.AST] = [tree]  # which alone can be imports: there are far more expressions
+    for node in statements:
+        for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+            statements += getattr(node, field, [])
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
