@@ -9,7 +9,7 @@ from statistics import mean
 from textwrap import shorten
 from typing import Any
 
-from .config import CUDA_GRAPHS, RunConfig
+from .config import CUDA_GRAPHS, RunConfig, as_typed
 from .entry import Entry
 from .leaderboard import row_of
 from .machine import Machine
@@ -107,7 +107,7 @@ def _note(table: Table) -> str:
         f"{r.data.test_size:,} test examples; steps of {r.config.batch_label},"
         f" in {r.machine.precision}{compiled} on {distinct(x.machine.runtime for x in records)};"
         f" commit {distinct(x.code.short for x in records)}.{ratios}"
-        f" {_tie(table.entries, table.pairs, decimals(table.metric))}{lower}"
+        f" {_tie(table.entries, table.pairs, decimals(table.metric))}{lower}{bare_names(x.config for x in records)}"
     )
     if table.synthetic:
         note += " Synthetic data: not comparable with any published figure."
@@ -143,6 +143,23 @@ def how_they_ran(runs: Iterable[tuple[str, RunConfig, Machine]]) -> str:
     best = max(models.values(), key=HOW.index, default=EAGER)
     others = [name for name, how in models.items() if how != best]
     return f"{best}{' but for ' * bool(others)}{', '.join(others)}"
+
+
+def bare_names(configs: Iterable[RunConfig]) -> str:
+    """What a model's bare name stands for where other rows name settings: ` rfa without brackets: num_features=64.`"""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for config in configs:
+        own, across = config.attention.settings, config.attention.cross
+        settings = own | {f"cross.{name}": value for name, value in across.items()}
+        found.setdefault(config.model_name, {})[config.attention.changed] = settings
+    notes = []
+    for model, rows in found.items():
+        bare = rows.get("", {})
+        varied = {key: value for key, value in bare.items() if any(row.get(key) != value for row in rows.values())}
+        if varied:
+            words = " ".join(as_typed(key, value) for key, value in varied.items())
+            notes.append(f" {model} without brackets: {words}.")
+    return "".join(notes)
 
 
 def distinct(texts: Iterable[str]) -> str:

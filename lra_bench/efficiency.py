@@ -14,7 +14,7 @@ from typing import Any
 from tasks.files import atomic_path
 
 from .definitions import of_latest_definitions, of_latest_protocols
-from .display import distinct, how_asked, how_they_ran
+from .display import bare_names, distinct, how_asked, how_they_ran
 from .entry import DISTURBED_PERCENT, UNSTEADY_PERCENT, doubts_of
 from .leaderboard import safe_cell
 from .markup import align
@@ -70,6 +70,7 @@ class Group:
             f" {distinct(r.machine.runtime for r in self.records)}; training {how};"
             f" commit {distinct(r.code.short for r in self.records)}. Exponent: slope of the logarithms, from 2,048 on."
             f" A large matrix product reaches {_rate(first.matmul_flops_per_sec)} here."
+            + bare_names(r.config for r in self.records)
             + "".join(f" {name} {caveat}." for name, caveat in self.caveats.items())
             + (UNCERTAIN_NOTE if any(map(uncertain, self.records)) else "")
             + (CPU_NOTE if first.config.device == "cpu" else "")

@@ -56,6 +56,19 @@ def test_equal_scores_stand_in_the_order_of_their_settings(make_record: Callable
     assert [entry.label for entry in table.validated] == [*in_order, "softmax"]
 
 
+def test_what_a_bare_name_stands_for_is_told_where_others_name_it(make_record: Callable[..., Record]) -> None:
+    def row(changed: str, num_features: int, across: int) -> Record:
+        settings = {"settings": {"num_features": num_features, "gate": False}, "cross": {"num_features": across}}
+        record = make_record()
+        attention = record.config.attention.model_copy(update={**settings, "changed": changed})
+        return record.model_copy(update={"config": record.config.model_copy(update={"attention": attention})})
+
+    plain, fewer = row("", 64, 128), row("num_features=16", 16, 16)
+    notes = [display(*build_tables(records)).note for records in ([plain], [fewer], [plain, fewer])]
+    told = " rfa without brackets: num_features=64 cross.num_features=128."
+    assert [told in note for note in notes] == ["without brackets" in note for note in notes] == [False, False, True]
+
+
 def test_a_mean_of_fewer_seeds_than_were_run_says_so(make_record: Callable[..., Record]) -> None:
     diverged = make_record(accuracy=None, seed=2, status="diverged", reason="the loss is nan at step 7")
     (table,) = build_tables([make_record(seed=0), make_record(seed=1), diverged, make_record("softmax")])
