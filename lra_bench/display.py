@@ -155,7 +155,9 @@ def bare_names(configs: Iterable[RunConfig]) -> str:
     notes = []
     for model, rows in found.items():
         bare = rows.get("", {})
-        varied = {key: value for key, value in bare.items() if any(row.get(key) != value for row in rows.values())}
+        varied = {
+            key: value for key, value in bare.items() if any(row.get(key, value) != value for row in rows.values())
+        }
         if varied:
             words = " ".join(as_typed(key, value) for key, value in varied.items())
             notes.append(f" {model} without brackets: {words}.")
