@@ -21,7 +21,7 @@ help:
 	@echo "make reference DATA=dir,listops=embedded   the grid at full length, nine minutes a call, again until it is done"
 	@echo "make setup | leaderboard | report | test | test-all | test-cuda | lint"
 	@echo "make bench-attention                 one layer of each model beside softmax and the public packages"
-	@echo "make decode                          token by token: a cache of keys against RFA's constant state"
+	@echo "make decode MODELS=rfa               token by token: a cache of keys against RFA's constant state"
 	@echo "make bench-trainer | bench-listops | bench-retrieval | bench-batching    what the harness itself costs"
 
 setup: $(READY)
@@ -70,7 +70,7 @@ bench-attention: $(VENV)/.peers
 # torch's trace of memory warns of every tensor older than itself.
 decode: export TORCH_CPP_LOG_LEVEL = ERROR
 decode: $(READY)
-	@$(BIN)/python -m benchmarks.decode $(OUT_OPTION) $(ARGS)
+	@$(BIN)/python -m benchmarks.decode $(if $(MODELS),--models "$(MODELS)") $(if $(DEVICE),--device "$(DEVICE)") $(OUT_OPTION) $(ARGS)
 
 bench-trainer: $(READY)
 	@$(BIN)/python -m benchmarks.trainer_overhead $(ARGS)

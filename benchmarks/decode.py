@@ -5,8 +5,10 @@ the paper's figure draws. Speed is tokens a second over the whole generation. Me
 step's other tensors take, parameters left out.
 
 Compiled on a CPU, weights are packed once and multiplied by oneDNN, for softmax as for the others; eager products are
-MKL's. On a GPU constant states are captured in a CUDA graph instead; a cache's shapes change with every token. Other
-runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
+MKL's. On a GPU the constant states of ours are captured in a CUDA graph instead; a cache's shapes change with every
+token. Other runs of this user on the device pause while a length is measured (lra_bench/sharing.py).
+
+An attention of your own joins by --plugin FILE, if its causal form goes on from the state that it returned.
 """
 
 from __future__ import annotations
@@ -14,8 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,100 +24,24 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import Tensor
-from torch._inductor import config as inductor_config
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_leaves
 
+from lra_bench.conduct import loses_state
+from lra_bench.config import ConfigError, reason_of
 from lra_bench.entry import DISTURBED_PERCENT
 from lra_bench.machine import card_busy_percent, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
+from lra_bench.plugins import load_plugins
 from lra_bench.profiler import OtherProcesses
 from lra_bench.sharing import AtWork
-from models import MultiHeadAttention, build_attention
+from models import attention_forms, check_settings, list_attentions
 
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+from .decoding_steps import OURS, Step, Variant, build_layer, build_step, for_inference, variants_of
 
-# Attention, its settings, and whether its step is compiled. sdpa is one kernel as it is.
-VARIANTS: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "softmax": ("softmax", {}, False),
-    "sdpa": ("sdpa", {}, False),
-    "linear": ("linear", {}, False),
-    "rfa": ("rfa", {}, False),
-    "rfa-gate": ("rfa", {"gate": True}, False),
-    "softmax compiled": ("softmax", {}, True),
-    "linear compiled": ("linear", {}, True),
-    "rfa compiled": ("rfa", {}, True),
-    "rfa-gate compiled": ("rfa", {"gate": True}, True),
-}
 # A length is measured again until the asked rounds are done, but no longer than this.
 MOST_SECONDS = 100.0
 WARMUP_TOKENS = 32
-
-
-class CapturedStep:
-    """A step as a CUDA graph: launching its small kernels one by one takes longer than running them.
-
-    For states of constant size, which the step updates in place.
-    """
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self.graph: torch.cuda.CUDAGraph | None = None
-
-    def __call__(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        if state is None:
-            return self.step(x, None)
-        if self.graph is None:
-            self.x, self.state = x.clone(), tree_map_only(Tensor, torch.clone, state)
-            self.step(
-                self.x, tree_map_only(Tensor, torch.clone, state)
-            )  # what is set up at a first call is no part of it
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self.y, self.after = self.step(self.x, self.state)
-                self.x.copy_(self.y)  # for the next token: between two replays nothing is launched
-        elif state is not self.after:
-            tree_map(_copy, self.state, state)
-        if x is not self.y:
-            self.x.copy_(x)
-        self.graph.replay()
-        return self.y, self.after
-
-
-@contextmanager
-def for_inference() -> Iterator[None]:
-    """No gradients; and what torch.compile compiles packs its weights, as constants, and multiplies by oneDNN."""
-    matmul = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    # What makes Inductor choose oneDNN, which computes in float32 where a processor has no TF32.
-    matmul.fp32_precision = "tf32"
-    try:
-        # A gated state is made of more tensors than Inductor by itself reads in one pass.
-        with torch.inference_mode(), inductor_config.patch(freezing=True, realize_reads_threshold=8):
-            yield
-    finally:
-        matmul.fp32_precision = before
-
-
-def build_step(name: str, arguments: argparse.Namespace, length: int) -> Step:
-    """The layer's step from (token, state) to (token, state)."""
-    attention, settings, compiled = VARIANTS[name]
-    torch.manual_seed(0)
-    # One token more for `held_mb`, and one because a compiled slice of a whole cache is another program.
-    layer = build_attention(attention, arguments.dim, arguments.heads, length + 2, **settings)
-    assert isinstance(layer, MultiHeadAttention)
-    layer = layer.to(arguments.device).eval()
-
-    def step(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return layer.causal(x, state, keep_state=True)
-
-    if not compiled:
-        return step
-    if arguments.device.startswith("cuda") and not layer.state_grows:
-        return CapturedStep(step)
-    later = torch.compile(step)
-    return lambda x, state: step(x, None) if state is None else later(x, state)
 
 
 def generate(step: Step, x: Tensor, length: int) -> tuple[float, Tensor, Any]:
@@ -135,13 +60,13 @@ def held_mb(step: Step, x: Tensor, state: Any) -> float:
     before = torch.cuda.memory_allocated(x.device) / MIB if x.device.type == "cuda" else 0.0
     with PeakMemory(x.device) as memory:
         step(x, state)
-    return memory.allocated_mb - before + sum(t.nbytes for t in state if isinstance(t, Tensor)) / MIB
+    return memory.allocated_mb - before + sum(t.nbytes for t in tree_leaves(state) if isinstance(t, Tensor)) / MIB
 
 
 def measure(arguments: argparse.Namespace, x: Tensor, length: int, work: AtWork) -> list[dict[str, object]]:
     """One row per variant at this length."""
     torch.compiler.reset()
-    steps = {name: build_step(name, arguments, length) for name in arguments.models}
+    steps = {name: build_step(variant, arguments, length) for name, variant in arguments.variants.items()}
     for step in steps.values():
         generate(step, x, min(length, WARMUP_TOKENS))
     memory: dict[str, float] = {}
@@ -184,13 +109,14 @@ def draw(folder: Path, frame: pd.DataFrame, title: str) -> None:
         ("speed_vs_softmax", 1, "speed relative to softmax with a cache"),
         ("memory_vs_softmax", 100, "memory in percent of that of softmax with a cache"),
     )
-    names = [name for name in VARIANTS if name in set(frame["model"])]
+    names = list(dict.fromkeys(frame["model"]))
+    models = list(dict.fromkeys(map(_model, names)))
     for axes, (column, unit, label) in zip(figure.subplots(1, 2), panels, strict=True):
         for name in names:
-            rows, model = frame[frame["model"] == name].sort_values("length"), name.removesuffix(" compiled")
+            rows, model = frame[frame["model"] == name].sort_values("length"), _model(name)
             look: dict[str, Any] = {
-                "color": colour_of(model, names),
-                "marker": MARKERS[names.index(model) % len(MARKERS)],
+                "color": colour_of(model, models),
+                "marker": MARKERS[models.index(model) % len(MARKERS)],
                 "markersize": 5,
             }
             style_of_line = "-" if name == model else "--"
@@ -216,16 +142,73 @@ def disturbed(frame: pd.DataFrame) -> pd.Series:
     return frame.filter(regex="^other_").astype(float).gt(DISTURBED_PERCENT).any(axis=1)
 
 
-def _models(text: str) -> list[str]:
-    """Names of VARIANTS separated by commas, with the two that the others are compared with."""
-    names = ["softmax", "sdpa", *(part.strip() for part in text.split(","))]
-    if unknown := [name for name in names if name not in VARIANTS]:
-        raise argparse.ArgumentTypeError(f"unknown {unknown[0]!r}; choose from {', '.join(VARIANTS)}")
-    return [name for name in VARIANTS if name in names]
+def print_ratios(frame: pd.DataFrame) -> None:
+    """What RFA gains at 2,048 tokens, where the paper has 12 times, last, and before it what plugins gain."""
+    chosen = frame[frame["length"] == 2048].set_index("model")
+    names = [name for name in chosen.index if _model(name) == "rfa" or _model(name) not in OURS]
+    for name in sorted(names, key=lambda name: _model(name) == "rfa"):
+        row, others = chosen.loc[name], [f"{chosen.loc[name, 'speed_vs_sdpa']:.3g} of sdpa"]
+        if "softmax compiled" in chosen.index:
+            best = chosen.loc["softmax compiled", "speed_vs_softmax"]
+            others.insert(0, f"{row['speed_vs_softmax'] / best:.3g} of it compiled")
+        if disturbed(chosen)[name]:
+            others.append("measured beside other work")
+        print(
+            f"{name} at 2,048 tokens: {row['speed_vs_softmax']:.3g} times the speed of softmax with a cache"
+            f" ({', '.join(others)}), {100 * row['memory_vs_softmax']:.1f} % of its memory"
+        )
 
 
-def _copy(own: Any, other: Any) -> Any:
-    return own.copy_(other) if isinstance(own, Tensor) else own
+def _model(name: str) -> str:
+    """Of a variant."""
+    return name.removesuffix(" compiled")
+
+
+def _plugged(paths: Iterable[str]) -> list[str]:
+    """Names of the attentions that plugins bring which have a causal form. Raises ConfigError where none has."""
+    ours = set(list_attentions())
+    load_plugins(paths)
+    found = [name for name in list_attentions() if name not in ours]
+    causal = [name for name in found if "causal" in attention_forms(name, check_settings(name, {}))]
+    if found and not causal:
+        raise ConfigError(f"none of {', '.join(found)} has a causal form, which decoding needs")
+    return causal
+
+
+def _chosen(models: str | None, variants: dict[str, Variant]) -> dict[str, Variant]:
+    """Of the variants those named, and the two that the others are compared with. Raises ConfigError."""
+    names = list(variants) if models is None else ["softmax", "sdpa", *(part.strip() for part in models.split(","))]
+    if unknown := [name for name in names if name not in variants]:
+        raise ConfigError(f"unknown {unknown[0]!r}; choose from {', '.join(variants)}")
+    return {name: variant for name, variant in variants.items() if name in names}
+
+
+def _check(name: str, variant: Variant, arguments: argparse.Namespace) -> None:
+    """Raise ConfigError for a variant that cannot decode."""
+    try:
+        layer = build_layer(variant, arguments, 16)
+        lost = loses_state(layer, torch.randn(1, 16, arguments.dim, device=arguments.device))
+    except Exception as error:
+        raise ConfigError(f"{name} cannot decode: {reason_of(error)}") from None
+    if lost:
+        raise ConfigError(f"{name} cannot decode: its causal form gives other outputs token by token than in one pass")
+
+
+def _device(text: str) -> str:
+    kind = text.partition(":")[0]
+    if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise argparse.ArgumentTypeError(f"{text!r} is none here; expected auto, cpu or cuda, where there is a card")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
 
 
 def _wait(device: torch.device) -> None:
@@ -233,26 +216,44 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def main() -> None:
+def _parse() -> argparse.Namespace:
+    """The command line, with the chosen variants by name; what is wrong with it ends the process with code 2."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", default="64,128,256,512,1024,2048,4096,8192")
-    parser.add_argument("--models", type=_models, default=list(VARIANTS), help=f"of {', '.join(VARIANTS)}")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5, help="alternations of the variants; more where they are short")
+    parser.add_argument("--lengths", type=_counts, default="64,128,256,512,1024,2048,4096,8192")
+    parser.add_argument("--models", help=f"of {', '.join(variants_of())} and what a plugin brings, by default all")
+    parser.add_argument("--plugin", action="append", default=[], help="file with attentions of your own")
+    parser.add_argument("--batch", type=_count, default=16)
+    parser.add_argument("--dim", type=_count, default=512)
+    parser.add_argument("--heads", type=_count, default=8)
+    parser.add_argument(
+        "--rounds", type=_count, default=5, help="alternations of the variants; more where they are short"
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="that a length is measured for at least")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", type=_device, default="auto")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decode.csv and its picture")
     arguments = parser.parse_args()
+    try:
+        plugged = _plugged(arguments.plugin)
+        arguments.variants = _chosen(arguments.models, variants_of(plugged))
+        with torch.inference_mode():
+            for name, variant in arguments.variants.items():
+                if not variant.compiled:
+                    _check(name, variant, arguments)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    except (ValueError, OSError) as error:
+        parser.exit(2, f"error: {error}\n")
+    return arguments
+
+
+def main() -> None:
+    arguments = _parse()
     warnings.filterwarnings("ignore")
     keep_freed_memory()
     with for_inference():
         x = torch.randn(arguments.batch, 1, arguments.dim, device=arguments.device)
     machine, code = describe_machine(arguments.device, "fp32"), describe_code()
-    arguments.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, object]] = []
-    for length in map(int, arguments.lengths.split(",")):
+    for length in arguments.lengths:
         with AtWork("cuda" if x.is_cuda else "cpu") as work, for_inference():
             rows += measure(arguments, x, length, work)
         frame = pd.DataFrame(rows)
@@ -263,19 +264,7 @@ def main() -> None:
     shape = f"batch {arguments.batch}, {arguments.heads} heads of {arguments.dim // arguments.heads}"
     draw(arguments.out, frame, f"decoding token by token, one layer, {shape}, {machine.device}")
     print(f"written: {arguments.out / 'decode.csv'}, {arguments.out / 'decode.png'}, {arguments.out / 'decode.svg'}")
-    chosen = frame[frame["length"] == 2048].set_index("model")
-    for name in ("rfa", "rfa compiled"):
-        if name in chosen.index:
-            row, others = chosen.loc[name], [f"{chosen.loc[name, 'speed_vs_sdpa']:.1f} of sdpa"]
-            if "softmax compiled" in chosen.index:
-                best = chosen.loc["softmax compiled", "speed_vs_softmax"]
-                others.insert(0, f"{row['speed_vs_softmax'] / best:.1f} of it compiled")
-            if disturbed(chosen)[name]:
-                others.append("measured beside other work")
-            print(
-                f"{name} at 2,048 tokens: {row['speed_vs_softmax']:.1f} times the speed of softmax with a cache"
-                f" ({', '.join(others)}), {100 * row['memory_vs_softmax']:.1f} % of its memory"
-            )
+    print_ratios(frame)
 
 
 if __name__ == "__main__":

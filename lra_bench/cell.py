@@ -128,14 +128,12 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .step import build_accelerator
-    from .torch_settings import read_settings, restore_settings
+    from .torch_settings import read_settings
     from .trainer import Trainer
 
     config, threads = plan.record.config, plan.record.machine.threads
     torch.set_num_threads(threads)
-    settings = read_settings()
     load_plugins(config.plugins)
-    restore_settings(settings)
     accelerator = build_accelerator(
         config, log_with="tensorboard" if plan.tensorboard else None, project_dir=plan.out / "tensorboard"
     )

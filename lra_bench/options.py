@@ -116,15 +116,12 @@ def resolve_options(
     from tasks import task_spec
 
     from .sweep import resolve_cells
-    from .torch_settings import read_settings, restore_settings
 
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
-    before = read_settings()
-    load_plugins(map(str, plugins))
-    if changed := restore_settings(before):
+    if changed := load_plugins(map(str, plugins)):
         print(f"warning: a plugin changes torch's {', '.join(changed)}; set back, as it is for all", file=sys.stderr)
     for task in tasks:
         task_spec(task)

@@ -20,8 +20,17 @@ OURS = ("lra_bench", "models", "tasks")
 STANDARD = Path(sysconfig.get_path("stdlib"))
 
 
-def load_plugins(paths: Iterable[str]) -> None:
-    """Import plugin files, which register attentions or tasks. Raises ConfigError when one is missing or fails."""
+def load_plugins(paths: Iterable[str]) -> list[str]:
+    """Import plugin files, which register attentions or tasks. Raises ConfigError when one is missing or fails.
+
+    Returns which of torch's settings they changed, all of which are set back.
+    """
+    paths = list(paths)
+    if not paths:
+        return []
+    from .torch_settings import read_settings, restore_settings
+
+    before = read_settings()
     for path in map(Path, paths):
         # Files of the same name from two folders are two plugins.
         name = f"plugin_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
@@ -38,6 +47,7 @@ def load_plugins(paths: Iterable[str]) -> None:
         except (Exception, SystemExit) as error:
             del sys.modules[name]
             raise ConfigError(f"plugin {path} failed to load: {reason_of(error)}{_hint(error)}") from None
+    return restore_settings(before)
 
 
 def _hint(error: BaseException) -> str:

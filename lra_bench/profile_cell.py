@@ -35,12 +35,10 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
     from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
     from .step import build_accelerator
-    from .torch_settings import read_settings, restore_settings
+    from .torch_settings import read_settings
 
     config = plan.records[0].config
-    settings = read_settings()
     load_plugins(config.plugins)
-    restore_settings(settings)
     accelerator = build_accelerator(config)
     settings = read_settings()
     estimates: dict[Mode, Estimate] = {}

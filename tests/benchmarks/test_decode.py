@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.decode import VARIANTS, CapturedStep, build_step, disturbed, draw, for_inference, generate
-from models import MultiHeadAttention, build_attention
+from benchmarks.decode import disturbed, draw, generate, main
+from benchmarks.decoding_steps import CapturedStep, build_step, for_inference, variants_of
+from models import MultiHeadAttention, build_attention, registry
 
 
 class RecordedGraph(TorchDispatchMode):
@@ -46,6 +47,8 @@ class RecordedGraph(TorchDispatchMode):
                     kept.copy_(new)
 
 
+VARIANTS = variants_of()
+REGISTERED = dict(registry._ATTENTIONS)
 each_compiled = pytest.mark.parametrize("name", [name for name in VARIANTS if name.endswith("compiled")])
 # Attentions that `make decode` captures, and their settings.
 CONSTANT_STATES = [("rfa", {}), ("rfa", {"gate": True}), ("linear", {})]
@@ -89,7 +92,7 @@ def check_compiled(name: str, device: str) -> None:
     """Generations by a variant's compiled step are those by its eager one."""
     torch.compiler.reset()
     arguments = Namespace(dim=32, heads=4, device=device)
-    eager, compiled = (build_step(each, arguments, 12) for each in (name.removesuffix(" compiled"), name))
+    eager, compiled = (build_step(VARIANTS[each], arguments, 12) for each in (name.removesuffix(" compiled"), name))
     with for_inference():
         x = torch.randn(2, 1, 32, device=device)
         for length in (5, 12):
@@ -117,3 +120,71 @@ def test_what_was_measured_beside_other_work_is_hollow(column: str, tmp_path: Pa
     assert "(hollow: others took" in (tmp_path / "decode.svg").read_text()
     draw(tmp_path, frame.assign(**{column: None}), "decoding")
     assert "hollow" not in (tmp_path / "decode.svg").read_text()
+
+
+DECAYING = """
+import torch
+from models import MultiHeadAttention, register_attention
+@register_attention("decaying")
+class Decaying(MultiHeadAttention):
+    def attend(self, q, k, v, padding_mask):
+        return v
+    def attend_causal(self, q, k, v, x, state, keep_state):
+        outputs = []
+        for token in v.unbind(2):
+            state = [token + 0.5 * state[0] if state else token]
+            outputs.append(state[0])
+        return torch.stack(outputs, 2), state if keep_state else None
+@register_attention("forgetting")
+class Forgetting(Decaying):
+    def attend_causal(self, q, k, v, x, state, keep_state):
+        return super().attend_causal(q, k, v, x, None, keep_state)
+@register_attention("one-sided")
+class OneSided(MultiHeadAttention):
+    def attend(self, q, k, v, padding_mask):
+        return v
+"""
+
+
+def decode(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Exit code of the benchmark at a small size."""
+    monkeypatch.setattr("models.registry._ATTENTIONS", dict(REGISTERED))
+    monkeypatch.setattr("benchmarks.decode.keep_freed_memory", lambda: None)
+    small = ("--dim", 16, "--heads", 2, "--batch", 2, "--lengths", "4,6", "--seconds", 0.01, "--rounds", 1)
+    monkeypatch.setattr("sys.argv", ["decode", *map(str, small + arguments)])
+    try:
+        main()
+    except SystemExit as end:
+        return int(str(end.code))
+    return 0
+
+
+def test_an_attention_from_a_file_decodes_beside_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(DECAYING)
+    assert decode(monkeypatch, "--plugin", plugin, "--models", "decaying compiled,decaying", "--out", tmp_path) == 0
+    frame = pd.read_csv(tmp_path / "decode.csv")
+    assert frame["model"].tolist() == ["softmax", "sdpa", "decaying", "decaying compiled"] * 2
+    held = frame.groupby("model")["memory_mb"].agg(list)
+    assert held["softmax"][1] > held["softmax"][0]
+    assert held["decaying"][1] == held["decaying"][0] >= 2 * 16 * 4 / 2**20
+    assert decode(monkeypatch, "--models", "rfa compiled", "--out", tmp_path) == 0  # a curve without its eager one
+
+
+def test_what_cannot_be_decoded_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, message in {
+        ("--models", "rfaa"): "unknown 'rfaa'; choose from softmax, ",
+        ("--models", "forgetting"): "forgetting cannot decode: its causal form gives other outputs",
+        ("--models", "one-sided"): "unknown 'one-sided'; choose from softmax, ",
+        ("--heads", 3): "dim 16 is not divisible by num_heads 3",
+        ("--lengths", "64,x"): "'x' is not a positive whole number",
+        ("--rounds", 0): "'0' is not a positive whole number",
+        ("--device", "tpu"): "'tpu' is none here",
+        ("--models", "decaying", "--out", __file__): f"'{__file__}'",
+    }.items():
+        plugin = tmp_path / f"{len(message)}.py"  # a file that was loaded is not loaded again
+        plugin.write_text(DECAYING)
+        assert decode(monkeypatch, "--plugin", plugin, "--out", tmp_path, *arguments) == 2
+        assert message in capsys.readouterr().err.splitlines()[-1]
