@@ -65,7 +65,7 @@ $(VENV)/.peers: $(READY)
 	@touch $@
 
 bench-attention: $(VENV)/.peers
-	@$(BIN)/python -m benchmarks.attention $(OUT_OPTION) $(ARGS)
+	@$(BIN)/python -m benchmarks.attention $(if $(MODELS),--layers "$(MODELS)") $(if $(DEVICE),--device "$(DEVICE)") $(OUT_OPTION) $(ARGS)
 
 # torch's trace of memory warns of every tensor older than itself.
 decode: export TORCH_CPP_LOG_LEVEL = ERROR

@@ -16,7 +16,7 @@ import importlib.metadata
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
@@ -25,14 +25,18 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from lra_bench.cli import exit_with
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory
 from models import build_attention
+
+from .arguments import add_plugin, check_known, count, counts, device, names, plugged
 
 SHAPES = {"wide": (4, 512, 8), "compact": (32, 64, 2)}  # batch, dim, heads
 OURS = ("softmax", "sdpa", "rfa", "rfa-arccos", "linear", "linformer", "performer", "reformer")
 SETTINGS = {"rfa-arccos": ("rfa", {"kernel": "arccos"})}
 Layer = Callable[[Tensor], Tensor]
+Build = Callable[..., nn.Module]  # of dim, heads and seq_len
 
 
 def _performer_pytorch(dim: int, heads: int, seq_len: int) -> Layer:
@@ -161,22 +165,29 @@ def _needs(name: str, batch: int, heads: int, seq_len: int) -> int:
     return 4 * 4 * batch * heads * seq_len**2 if name == "softmax" else 0
 
 
-def measure(shape: str, seq_len: int, device: torch.device, rounds: int, only: list[str]) -> list[dict[str, object]]:
+def layers_of(own: Iterable[str]) -> dict[str, Build]:
+    """What can be measured, by name: ours and plugins' attentions, as they are and compiled, and the packages."""
+    layers: dict[str, Build] = {}
+    for name in (*OURS, *own):
+        attention, settings = SETTINGS.get(name, (name, {}))
+        # Compilation changes nothing about one fused kernel.
+        for suffix in ("",) if name == "sdpa" else ("", " compiled"):
+            layers[name + suffix] = lambda *sizes, a=attention, s=settings: build_attention(a, *sizes, **s)
+    for name, (package, build) in PEERS.items():
+        layers[name] = lambda *sizes, b=build, p=package: (importlib.metadata.version(p), b(*sizes))[1]
+    return layers
+
+
+def measure(
+    shape: str, seq_len: int, device: torch.device, rounds: int, layers: dict[str, Build]
+) -> list[dict[str, object]]:
     """One row for every layer at one shape and length."""
     batch, dim, heads = SHAPES[shape]
     torch.manual_seed(0)
     x = torch.randn(batch, seq_len, dim, device=device, requires_grad=True)
     timed: dict[str, Timed] = {}
     rows: list[dict[str, object]] = []
-    builders: dict[str, Callable[[], nn.Module]] = {}
-    for name in OURS:
-        attention, settings = SETTINGS.get(name, (name, {}))
-        # Compilation changes nothing about one fused kernel.
-        for suffix in ("",) if name == "sdpa" else ("", " compiled"):
-            builders[name + suffix] = lambda a=attention, s=settings: build_attention(a, dim, heads, seq_len, **s)
-    for name, (package, build) in PEERS.items():
-        builders[name] = lambda b=build, p=package: (importlib.metadata.version(p), b(dim, heads, seq_len))[1]
-    for name in only or builders:
+    for name, build in layers.items():
         row: dict[str, object] = {"shape": shape, "seq_len": seq_len, "layer": name, "status": "ok"}
         print(f"{shape} {seq_len} {name}", file=sys.stderr, flush=True)
         rows.append(row)
@@ -184,7 +195,7 @@ def measure(shape: str, seq_len: int, device: torch.device, rounds: int, only: l
             row["status"] = "oom (estimated)"
             continue
         try:
-            timed[name] = Timed(builders[name](), x, name.endswith("compiled"))
+            timed[name] = Timed(build(dim, heads, seq_len), x, name.endswith("compiled"))
         except importlib.metadata.PackageNotFoundError:
             row["status"] = "not installed"
     started = time.perf_counter()
@@ -212,22 +223,28 @@ def measure(shape: str, seq_len: int, device: torch.device, rounds: int, only: l
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", default="wide,compact")
-    parser.add_argument("--lengths", default="1024,2048,4096,8192")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--layers", default="", help="only these, separated by commas")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--shapes", type=names, default=",".join(SHAPES))
+    parser.add_argument("--lengths", type=counts, default="1024,2048,4096,8192")
+    parser.add_argument("--rounds", type=count, default=5)
+    parser.add_argument("--layers", type=names, default="", help="only these, separated by commas")
+    add_plugin(parser)
+    parser.add_argument("--device", type=device, default="auto")
     parser.add_argument("--out", type=Path, help="folder whose attention.csv gets the rows")
     parser.add_argument("--system-malloc", action="store_true", help="leave the C library's allocator as it is")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
+    layers = layers_of(plugged(arguments.plugin, "encoder"))
+    check_known(arguments.shapes, SHAPES)
+    check_known(arguments.layers, layers)
+    if arguments.layers:
+        layers = {name: layers[name] for name in arguments.layers}
     kept = not arguments.system_malloc and keep_freed_memory()
-    only = [name for name in arguments.layers.split(",") if name]
-    device = torch.device(arguments.device)
-    for shape in arguments.shapes.split(","):
-        for seq_len in map(int, arguments.lengths.split(",")):
+    for shape in arguments.shapes:
+        for seq_len in arguments.lengths:
             # The same columns whatever was measured: the file is added to length by length.
-            frame = pd.DataFrame(measure(shape, seq_len, device, arguments.rounds, only), columns=COLUMNS)
+            frame = pd.DataFrame(
+                measure(shape, seq_len, torch.device(arguments.device), arguments.rounds, layers), columns=COLUMNS
+            )
             print(frame.round(2).to_string(), flush=True)
             torch.compiler.reset()
             frame["allocator"] = "kept" if kept else "system"
@@ -247,4 +264,4 @@ def write(folder: Path, frame: pd.DataFrame, device: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -13,15 +13,18 @@ from statistics import median
 import torch
 
 from lra_bench.batching import TrainingOrder
+from lra_bench.cli import exit_with
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep, build_accelerator
 from tasks import load_task
 
+from .arguments import count
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=count, default=10)
     parser.add_argument("--data", default="embedded")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,4 +57,4 @@ def _wait(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,17 +25,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from lra_bench.cli import exit_with
 from lra_bench.conduct import loses_state
 from lra_bench.config import ConfigError, reason_of
 from lra_bench.entry import DISTURBED_PERCENT
 from lra_bench.machine import card_busy_percent, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
-from lra_bench.plugins import load_plugins
 from lra_bench.profiler import OtherProcesses
 from lra_bench.sharing import AtWork
-from models import attention_forms, check_settings, list_attentions
 
+from .arguments import add_plugin, check_known, count, counts, device, names, plugged
 from .decoding_steps import OURS, Step, Variant, build_layer, build_step, for_inference, variants_of
 
 # A length is measured again until the asked rounds are done, but no longer than this.
@@ -164,22 +163,10 @@ def _model(name: str) -> str:
     return name.removesuffix(" compiled")
 
 
-def _plugged(paths: Iterable[str]) -> list[str]:
-    """Names of the attentions that plugins bring which have a causal form. Raises ConfigError where none has."""
-    ours = set(list_attentions())
-    load_plugins(paths)
-    found = [name for name in list_attentions() if name not in ours]
-    causal = [name for name in found if "causal" in attention_forms(name, check_settings(name, {}))]
-    if found and not causal:
-        raise ConfigError(f"none of {', '.join(found)} has a causal form, which decoding needs")
-    return causal
-
-
-def _chosen(models: str | None, variants: dict[str, Variant]) -> dict[str, Variant]:
+def _chosen(models: list[str] | None, variants: dict[str, Variant]) -> dict[str, Variant]:
     """Of the variants those named, and the two that the others are compared with. Raises ConfigError."""
-    names = list(variants) if models is None else ["softmax", "sdpa", *(part.strip() for part in models.split(","))]
-    if unknown := [name for name in names if name not in variants]:
-        raise ConfigError(f"unknown {unknown[0]!r}; choose from {', '.join(variants)}")
+    names = list(variants) if models is None else ["softmax", "sdpa", *models]
+    check_known(names, variants)
     return {name: variant for name, variant in variants.items() if name in names}
 
 
@@ -194,54 +181,35 @@ def _check(name: str, variant: Variant, arguments: argparse.Namespace) -> None:
         raise ConfigError(f"{name} cannot decode: its causal form gives other outputs token by token than in one pass")
 
 
-def _device(text: str) -> str:
-    kind = text.partition(":")[0]
-    if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        raise argparse.ArgumentTypeError(f"{text!r} is none here; expected auto, cpu or cuda, where there is a card")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
-
-
-def _count(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return int(text)
-
-
-def _counts(text: str) -> list[int]:
-    return [_count(part) for part in text.split(",")]
-
-
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def _parse() -> argparse.Namespace:
-    """The command line, with the chosen variants by name; what is wrong with it ends the process with code 2."""
+    """The command line, with the chosen variants by name. Raises ConfigError and OSError for what is wrong with it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=_counts, default="64,128,256,512,1024,2048,4096,8192")
-    parser.add_argument("--models", help=f"of {', '.join(variants_of())} and what a plugin brings, by default all")
-    parser.add_argument("--plugin", action="append", default=[], help="file with attentions of your own")
-    parser.add_argument("--batch", type=_count, default=16)
-    parser.add_argument("--dim", type=_count, default=512)
-    parser.add_argument("--heads", type=_count, default=8)
+    parser.add_argument("--lengths", type=counts, default="64,128,256,512,1024,2048,4096,8192")
     parser.add_argument(
-        "--rounds", type=_count, default=5, help="alternations of the variants; more where they are short"
+        "--models", type=names, help=f"of {', '.join(variants_of())} and what a plugin brings, by default all"
+    )
+    add_plugin(parser)
+    parser.add_argument("--batch", type=count, default=16)
+    parser.add_argument("--dim", type=count, default=512)
+    parser.add_argument("--heads", type=count, default=8)
+    parser.add_argument(
+        "--rounds", type=count, default=5, help="alternations of the variants; more where they are short"
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="that a length is measured for at least")
-    parser.add_argument("--device", type=_device, default="auto")
+    parser.add_argument("--device", type=device, default="auto")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decode.csv and its picture")
     arguments = parser.parse_args()
-    try:
-        plugged = _plugged(arguments.plugin)
-        arguments.variants = _chosen(arguments.models, variants_of(plugged))
-        with torch.inference_mode():
-            for name, variant in arguments.variants.items():
-                if not variant.compiled:
-                    _check(name, variant, arguments)
-        arguments.out.mkdir(parents=True, exist_ok=True)
-    except (ValueError, OSError) as error:
-        parser.exit(2, f"error: {error}\n")
+    arguments.variants = _chosen(arguments.models, variants_of(plugged(arguments.plugin, "causal")))
+    with torch.inference_mode():
+        for name, variant in arguments.variants.items():
+            if not variant.compiled:
+                _check(name, variant, arguments)
+    arguments.out.mkdir(parents=True, exist_ok=True)
     return arguments
 
 
@@ -268,4 +236,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

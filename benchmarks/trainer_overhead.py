@@ -20,12 +20,15 @@ from torch.nn import functional as F
 
 from lra_bench.batching import Batch
 from lra_bench.build import build_model
+from lra_bench.cli import exit_with
 from lra_bench.config import RunConfig
 from lra_bench.optim import build_optimizer, build_schedule
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep
 from lra_bench.trainer import Trainer
 from tasks import Task, load_task
+
+from .arguments import count
 
 
 class Alternating:
@@ -75,8 +78,8 @@ def measure(config: RunConfig, task: Task) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="rfa")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=count, default=100)
+    parser.add_argument("--rounds", type=count, default=3)
     parser.add_argument("--data", default="embedded")
     arguments = parser.parse_args()
     settings = {"train.steps": arguments.steps, "train.precision": "fp32", "data.validation_items": 1}
@@ -91,4 +94,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_with(main)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any, NoReturn, Optional
 
 import typer
 
@@ -272,16 +274,21 @@ def _run(plans: list[Any], engine: Any, minutes: float | None, say: Any, as_json
 
 
 def main() -> None:
-    """Entry point: bad input gives one line on stderr and exit code 2, never a traceback."""
+    """Entry point."""
 
     def stop(signum: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
+    exit_with(partial(app, standalone_mode=False))
+
+
+def exit_with(command: Callable[[], int | None]) -> NoReturn:
+    """Exit with what the command returns; bad input gives one line on stderr and exit code 2, never a traceback."""
     try:
         if not (ROOT / "configs").is_dir():  # a plain `pip install` leaves them behind
             raise FileNotFoundError(f"no configs in {ROOT}; lra-bench runs from its checkout: pip install -e . there")
-        code = app(standalone_mode=False)
+        code = command()
     except KeyboardInterrupt:
         code = 130
     except Exception as error:

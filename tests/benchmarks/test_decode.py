@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.decode import disturbed, draw, generate, main
 from benchmarks.decoding_steps import CapturedStep, build_step, for_inference, variants_of
+from lra_bench.cli import exit_with
 from models import MultiHeadAttention, build_attention, registry
 
 
@@ -152,11 +153,9 @@ def decode(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     monkeypatch.setattr("benchmarks.decode.keep_freed_memory", lambda: None)
     small = ("--dim", 16, "--heads", 2, "--batch", 2, "--lengths", "4,6", "--seconds", 0.01, "--rounds", 1)
     monkeypatch.setattr("sys.argv", ["decode", *map(str, small + arguments)])
-    try:
-        main()
-    except SystemExit as end:
-        return int(str(end.code))
-    return 0
+    with pytest.raises(SystemExit) as end:
+        exit_with(main)
+    return int(str(end.value.code))
 
 
 def test_an_attention_from_a_file_decodes_beside_softmax(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +181,7 @@ def test_what_cannot_be_decoded_is_one_line(
         ("--lengths", "64,x"): "'x' is not a positive whole number",
         ("--rounds", 0): "'0' is not a positive whole number",
         ("--device", "tpu"): "'tpu' is none here",
-        ("--models", "decaying", "--out", __file__): f"'{__file__}'",
+        ("--models", "decaying", "--out", __file__): f"{__file__}: File exists",
     }.items():
         plugin = tmp_path / f"{len(message)}.py"  # a file that was loaded is not loaded again
         plugin.write_text(DECAYING)
