@@ -10,24 +10,24 @@ from lra_bench.plugins import load_plugins
 from models import UnknownAttention, attention_forms, check_settings, list_attentions
 
 
-def count(text: str) -> int:
+def count_of(text: str) -> int:
     """A positive whole number."""
     if not text.strip().isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
     return int(text)
 
 
-def counts(text: str) -> list[int]:
+def counts_of(text: str) -> list[int]:
     """Positive whole numbers separated by commas."""
-    return [count(part) for part in text.split(",")]
+    return [count_of(part) for part in text.split(",")]
 
 
-def names(text: str) -> list[str]:
+def names_of(text: str) -> list[str]:
     """Names separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def device(text: str) -> str:
+def device_of(text: str) -> str:
     """cpu, or a card that is there; auto: a card if there is one."""
     kind = text.partition(":")[0]
     if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):

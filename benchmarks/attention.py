@@ -30,7 +30,7 @@ from lra_bench.machine import describe_code, describe_machine
 from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory
 from models import build_attention
 
-from .arguments import add_plugin, check_known, count, counts, device, names, plugged
+from .arguments import add_plugin, check_known, count_of, counts_of, device_of, names_of, plugged
 
 SHAPES = {"wide": (4, 512, 8), "compact": (32, 64, 2)}  # batch, dim, heads
 OURS = ("softmax", "sdpa", "rfa", "rfa-arccos", "linear", "linformer", "performer", "reformer")
@@ -223,12 +223,12 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", type=names, default=",".join(SHAPES))
-    parser.add_argument("--lengths", type=counts, default="1024,2048,4096,8192")
-    parser.add_argument("--rounds", type=count, default=5)
-    parser.add_argument("--layers", type=names, default="", help="only these, separated by commas")
+    parser.add_argument("--shapes", type=names_of, default=",".join(SHAPES))
+    parser.add_argument("--lengths", type=counts_of, default="1024,2048,4096,8192")
+    parser.add_argument("--rounds", type=count_of, default=5)
+    parser.add_argument("--layers", type=names_of, default="", help="only these, separated by commas")
     add_plugin(parser)
-    parser.add_argument("--device", type=device, default="auto")
+    parser.add_argument("--device", type=device_of, default="auto")
     parser.add_argument("--out", type=Path, help="folder whose attention.csv gets the rows")
     parser.add_argument("--system-malloc", action="store_true", help="leave the C library's allocator as it is")
     arguments = parser.parse_args()

@@ -19,12 +19,12 @@ from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep, build_accelerator
 from tasks import load_task
 
-from .arguments import count
+from .arguments import count_of
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=count, default=10)
+    parser.add_argument("--steps", type=count_of, default=10)
     parser.add_argument("--data", default="embedded")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

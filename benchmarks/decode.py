@@ -35,7 +35,7 @@ from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
 from lra_bench.profiler import OtherProcesses
 from lra_bench.sharing import AtWork
 
-from .arguments import add_plugin, check_known, count, counts, device, names, plugged
+from .arguments import add_plugin, check_known, count_of, counts_of, device_of, names_of, plugged
 from .decoding_steps import OURS, Step, Variant, build_layer, build_step, for_inference, variants_of
 
 # A length is measured again until the asked rounds are done, but no longer than this.
@@ -189,19 +189,19 @@ def _wait(device: torch.device) -> None:
 def _parse() -> argparse.Namespace:
     """The command line, with the chosen variants by name. Raises ConfigError and OSError for what is wrong with it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=counts, default="64,128,256,512,1024,2048,4096,8192")
+    parser.add_argument("--lengths", type=counts_of, default="64,128,256,512,1024,2048,4096,8192")
     parser.add_argument(
-        "--models", type=names, help=f"of {', '.join(variants_of())} and what a plugin brings, by default all"
+        "--models", type=names_of, help=f"of {', '.join(variants_of())} and what a plugin brings, by default all"
     )
     add_plugin(parser)
-    parser.add_argument("--batch", type=count, default=16)
-    parser.add_argument("--dim", type=count, default=512)
-    parser.add_argument("--heads", type=count, default=8)
+    parser.add_argument("--batch", type=count_of, default=16)
+    parser.add_argument("--dim", type=count_of, default=512)
+    parser.add_argument("--heads", type=count_of, default=8)
     parser.add_argument(
-        "--rounds", type=count, default=5, help="alternations of the variants; more where they are short"
+        "--rounds", type=count_of, default=5, help="alternations of the variants; more where they are short"
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="that a length is measured for at least")
-    parser.add_argument("--device", type=device, default="auto")
+    parser.add_argument("--device", type=device_of, default="auto")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decode.csv and its picture")
     arguments = parser.parse_args()
     arguments.variants = _chosen(arguments.models, variants_of(plugged(arguments.plugin, "causal")))

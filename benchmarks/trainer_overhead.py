@@ -28,7 +28,7 @@ from lra_bench.step import TrainingStep
 from lra_bench.trainer import Trainer
 from tasks import Task, load_task
 
-from .arguments import count
+from .arguments import count_of
 
 
 class Alternating:
@@ -78,8 +78,8 @@ def measure(config: RunConfig, task: Task) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="rfa")
-    parser.add_argument("--steps", type=count, default=100)
-    parser.add_argument("--rounds", type=count, default=3)
+    parser.add_argument("--steps", type=count_of, default=100)
+    parser.add_argument("--rounds", type=count_of, default=3)
     parser.add_argument("--data", default="embedded")
     arguments = parser.parse_args()
     settings = {"train.steps": arguments.steps, "train.precision": "fp32", "data.validation_items": 1}

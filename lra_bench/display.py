@@ -18,7 +18,7 @@ from .published import published_accuracies, published_on, published_on_all
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Pair, Table, usual_margin
 
-LONGEST_REASON = 160
+LONGEST_REASON = 160  # characters
 FAIR_PARAMS_RATIO = 1.10  # the Long Range Arena's rule for a fair entry
 # How training steps run, the fastest last.
 HOW = EAGER, COMPILED, GRAPHED = "eager", "compiled", "as CUDA graphs"
