@@ -3,10 +3,9 @@
 import argparse
 from collections.abc import Iterable
 
-import torch
-
 from lra_bench.config import ConfigError
 from lra_bench.plugins import load_plugins
+from lra_bench.resolve import unknown
 from models import UnknownAttention, attention_forms, check_settings, list_attentions
 
 
@@ -20,19 +19,6 @@ def count_of(text: str) -> int:
 def counts_of(text: str) -> list[int]:
     """Positive whole numbers separated by commas."""
     return [count_of(part) for part in text.split(",")]
-
-
-def names_of(text: str) -> list[str]:
-    """Names separated by commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
-
-
-def device_of(text: str) -> str:
-    """cpu, or a card that is there; auto: a card if there is one."""
-    kind = text.partition(":")[0]
-    if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
-        raise argparse.ArgumentTypeError(f"{text!r} is none here; expected auto, cpu or cuda, where there is a card")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
@@ -57,8 +43,9 @@ def plugged(paths: Iterable[str], form: str) -> list[str]:
     return able
 
 
-def check_known(asked: Iterable[str], known: Iterable[str]) -> None:
+def check_known(what: str, asked: Iterable[str], known: Iterable[str]) -> None:
     """Raise ConfigError for a name that is not among the known ones."""
-    known = list(known)
-    if unknown := [name for name in asked if name not in known]:
-        raise ConfigError(f"unknown {unknown[0]!r}; choose from {', '.join(known)}")
+    known = set(known)
+    for name in asked:
+        if name not in known:
+            raise unknown(what, name, known)

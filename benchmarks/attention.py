@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from lra_bench.cli import exit_with
 from lra_bench.machine import describe_code, describe_machine
 from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory
+from lra_bench.options import find_device, split
 from models import build_attention
 
-from .arguments import add_plugin, check_known, count_of, counts_of, device_of, names_of, plugged
+from .arguments import add_plugin, check_known, count_of, counts_of, plugged
 
 SHAPES = {"wide": (4, 512, 8), "compact": (32, 64, 2)}  # batch, dim, heads
 OURS = ("softmax", "sdpa", "rfa", "rfa-arccos", "linear", "linformer", "performer", "reformer")
@@ -223,19 +224,20 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", type=names_of, default=",".join(SHAPES))
+    parser.add_argument("--shapes", type=split, default=",".join(SHAPES))
     parser.add_argument("--lengths", type=counts_of, default="1024,2048,4096,8192")
     parser.add_argument("--rounds", type=count_of, default=5)
-    parser.add_argument("--layers", type=names_of, default="", help="only these, separated by commas")
+    parser.add_argument("--layers", type=split, default="", help="only these, separated by commas")
     add_plugin(parser)
-    parser.add_argument("--device", type=device_of, default="auto")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, help="folder whose attention.csv gets the rows")
     parser.add_argument("--system-malloc", action="store_true", help="leave the C library's allocator as it is")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
+    arguments.device = find_device(arguments.device)
     layers = layers_of(plugged(arguments.plugin, "encoder"))
-    check_known(arguments.shapes, SHAPES)
-    check_known(arguments.layers, layers)
+    check_known("shape", arguments.shapes, SHAPES)
+    check_known("layer", arguments.layers, layers)
     if arguments.layers:
         layers = {name: layers[name] for name in arguments.layers}
     kept = not arguments.system_malloc and keep_freed_memory()

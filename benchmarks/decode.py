@@ -31,11 +31,12 @@ from lra_bench.config import ConfigError, reason_of
 from lra_bench.entry import DISTURBED_PERCENT
 from lra_bench.machine import card_busy_percent, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
+from lra_bench.options import find_device, split
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
 from lra_bench.profiler import OtherProcesses
 from lra_bench.sharing import AtWork
 
-from .arguments import add_plugin, check_known, count_of, counts_of, device_of, names_of, plugged
+from .arguments import add_plugin, check_known, count_of, counts_of, plugged
 from .decoding_steps import OURS, Step, Variant, build_layer, build_step, for_inference, variants_of
 
 # A length is measured again until the asked rounds are done, but no longer than this.
@@ -166,7 +167,7 @@ def _model(name: str) -> str:
 def _chosen(models: list[str] | None, variants: dict[str, Variant]) -> dict[str, Variant]:
     """Of the variants those named, and the two that the others are compared with. Raises ConfigError."""
     names = list(variants) if models is None else ["softmax", "sdpa", *models]
-    check_known(names, variants)
+    check_known("model", names, variants)
     return {name: variant for name, variant in variants.items() if name in names}
 
 
@@ -191,7 +192,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=counts_of, default="64,128,256,512,1024,2048,4096,8192")
     parser.add_argument(
-        "--models", type=names_of, help=f"of {', '.join(variants_of())} and what a plugin brings, by default all"
+        "--models", type=split, help=f"of {', '.join(variants_of())} and what a plugin brings, by default all"
     )
     add_plugin(parser)
     parser.add_argument("--batch", type=count_of, default=16)
@@ -201,9 +202,10 @@ def _parse() -> argparse.Namespace:
         "--rounds", type=count_of, default=5, help="alternations of the variants; more where they are short"
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="that a length is measured for at least")
-    parser.add_argument("--device", type=device_of, default="auto")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--out", type=Path, default=Path("results"), help="folder for decode.csv and its picture")
     arguments = parser.parse_args()
+    arguments.device = find_device(arguments.device)
     arguments.variants = _chosen(arguments.models, variants_of(plugged(arguments.plugin, "causal")))
     with torch.inference_mode():
         for name, variant in arguments.variants.items():

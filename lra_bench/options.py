@@ -66,6 +66,19 @@ def split(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
+def find_device(text: str) -> str:
+    """cpu or cuda, which auto is where there is a card. Raises ConfigError for another text, or cuda without a card."""
+    from .config import ConfigError
+
+    if text not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"unknown device {text!r}; expected auto, cpu or cuda")
+    import torch
+
+    if text == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
+    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
+
+
 def check_said_once(option: str, value: object, setting: str, overrides: Mapping[str, object]) -> None:
     """Raise ConfigError for an option that is given, so that value is not None, beside --set of its setting."""
     from .config import ConfigError
@@ -101,8 +114,6 @@ def resolve_options(
 
     if not models:
         raise ConfigError("no model given; see lra-bench list")
-    if device not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"unknown device {device!r}; expected auto, cpu or cuda")
     overrides, varied = parse_overrides(settings), parse_grid(grid)
     for key in varied:
         check_said_once("--grid", True, key, overrides)
@@ -111,16 +122,11 @@ def resolve_options(
         overrides["train.compile"] = compile_
     if protocol:
         read_protocol(protocol)
-    import torch
-
+    device = find_device(device)
     from tasks import task_spec
 
     from .sweep import resolve_cells
 
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
     if changed := load_plugins(map(str, plugins)):
         print(f"warning: a plugin changes torch's {', '.join(changed)}; set back, as it is for all", file=sys.stderr)
     for task in tasks:

@@ -45,8 +45,8 @@ def test_a_layer_from_a_file_is_measured_beside_softmax(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("--layers", "rfaa", "unknown 'rfaa'; choose from softmax, "),
-        ("--shapes", "tall", "unknown 'tall'; choose from wide, compact"),
+        ("--layers", "rfaa", "unknown layer 'rfaa'; did you mean 'rfa'?"),
+        ("--shapes", "tall", "unknown shape 'tall'; did you mean 'compact' or 'wide'?"),
         ("--lengths", "16,-1", "'-1' is not a positive whole number"),
         ("--plugin", "gone.py", "plugin 'gone.py' is not an existing .py file"),
     ],

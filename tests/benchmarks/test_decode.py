@@ -174,13 +174,13 @@ def test_what_cannot_be_decoded_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for arguments, message in {
-        ("--models", "rfaa"): "unknown 'rfaa'; choose from softmax, ",
+        ("--models", "rfaa"): "unknown model 'rfaa'; did you mean 'rfa' or ",
         ("--models", "forgetting"): "forgetting cannot decode: its causal form gives other outputs",
-        ("--models", "one-sided"): "unknown 'one-sided'; choose from softmax, ",
+        ("--models", "one-sided"): "unknown model 'one-sided'; did you mean ",
         ("--heads", 3): "dim 16 is not divisible by num_heads 3",
         ("--lengths", "64,x"): "'x' is not a positive whole number",
         ("--rounds", 0): "'0' is not a positive whole number",
-        ("--device", "tpu"): "'tpu' is none here",
+        ("--device", "tpu"): "unknown device 'tpu'; expected auto, cpu or cuda",
         ("--models", "decaying", "--out", __file__): f"{__file__}: File exists",
     }.items():
         plugin = tmp_path / f"{len(message)}.py"  # a file that was loaded is not loaded again
