@@ -173,7 +173,7 @@ def test_an_attention_from_a_file_decodes_beside_softmax(tmp_path: Path, monkeyp
 def test_what_cannot_be_decoded_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for arguments, message in {
+    refused: dict[tuple[object, ...], str] = {
         ("--models", "rfaa"): "unknown model 'rfaa'; did you mean 'rfa' or ",
         ("--models", "forgetting"): "forgetting cannot decode: its causal form gives other outputs",
         ("--models", "one-sided"): "unknown model 'one-sided'; did you mean ",
@@ -182,8 +182,9 @@ def test_what_cannot_be_decoded_is_one_line(
         ("--rounds", 0): "'0' is not a positive whole number",
         ("--device", "tpu"): "unknown device 'tpu'; expected auto, cpu or cuda",
         ("--models", "decaying", "--out", __file__): f"{__file__}: File exists",
-    }.items():
-        plugin = tmp_path / f"{len(message)}.py"  # a file that was loaded is not loaded again
+    }
+    for number, (arguments, message) in enumerate(refused.items()):
+        plugin = tmp_path / f"{number}.py"  # a file that was loaded is not loaded again
         plugin.write_text(DECAYING)
         assert decode(monkeypatch, "--plugin", plugin, "--out", tmp_path, *arguments) == 2
         assert message in capsys.readouterr().err.splitlines()[-1]
