@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from lra_bench.cli import exit_with
-from lra_bench.machine import describe_code, describe_machine
+from lra_bench.limits import free_memory
+from lra_bench.machine import default_threads, describe_code, describe_machine
 from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory
 from lra_bench.options import find_device, split
 from models import build_attention
@@ -192,7 +193,8 @@ def measure(
         row: dict[str, object] = {"shape": shape, "seq_len": seq_len, "layer": name, "status": "ok"}
         print(f"{shape} {seq_len} {name}", file=sys.stderr, flush=True)
         rows.append(row)
-        if _needs(name.removesuffix(" compiled"), batch, heads, seq_len) > psutil.virtual_memory().total / 2:
+        room = min(psutil.virtual_memory().total / 2, free_memory())
+        if _needs(name.removesuffix(" compiled"), batch, heads, seq_len) > room:
             row["status"] = "oom (estimated)"
             continue
         try:
@@ -240,6 +242,7 @@ def main() -> None:
     check_known("layer", arguments.layers, layers)
     if arguments.layers:
         layers = {name: layers[name] for name in arguments.layers}
+    torch.set_num_threads(default_threads())
     kept = not arguments.system_malloc and keep_freed_memory()
     for shape in arguments.shapes:
         for seq_len in arguments.lengths:

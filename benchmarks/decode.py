@@ -29,7 +29,7 @@ from lra_bench.cli import exit_with
 from lra_bench.conduct import loses_state
 from lra_bench.config import ConfigError, reason_of
 from lra_bench.entry import DISTURBED_PERCENT
-from lra_bench.machine import card_busy_percent, describe_code, describe_machine
+from lra_bench.machine import card_busy_percent, default_threads, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.options import find_device, split
 from lra_bench.plots import MARKERS, colour_of, new_figure, save, style
@@ -219,6 +219,7 @@ def main() -> None:
     arguments = _parse()
     warnings.filterwarnings("ignore")
     keep_freed_memory()
+    torch.set_num_threads(default_threads())
     with for_inference():
         x = torch.randn(arguments.batch, 1, arguments.dim, device=arguments.device)
     machine, code = describe_machine(arguments.device, "fp32"), describe_code()

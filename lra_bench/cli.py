@@ -244,9 +244,9 @@ def _check_tensorboard(wanted: bool) -> None:
 
 
 def _threads(workers: int) -> int:
-    import torch
+    from .machine import default_threads
 
-    return max(1, torch.get_num_threads() // workers)
+    return max(1, default_threads() // workers)
 
 
 def _say(quiet: bool) -> Any:

@@ -18,6 +18,8 @@ from typing import Literal
 
 import psutil
 
+from .limits import free_memory
+
 # The memory trace warns of tensors older than itself. Huge pages, where kernel and C library have them, halve what it
 # costs to touch memory for the first time: of a step whose memory is not kept, a third and more.
 ENVIRONMENT = {"TORCH_CPP_LOG_LEVEL": "ERROR", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
@@ -157,7 +159,7 @@ def limit_address_space() -> None:
         return
     in_use = psutil.Process().memory_info().vms
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    limit = in_use + psutil.virtual_memory().available
+    limit = in_use + free_memory()
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
 
 

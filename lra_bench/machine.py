@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from . import ROOT
+from .limits import processor_share
 
 if TYPE_CHECKING:
     import torch
@@ -87,8 +88,18 @@ def cpu_name() -> str:
     return name if instructions == "DEFAULT" else f"{name} ({instructions})"
 
 
+def default_threads() -> int:
+    """Torch's own number of threads, or fewer where a control group leaves the time of fewer processors.
+
+    More of them would be stopped in turn, each while the others wait for it.
+    """
+    import torch
+
+    return max(1, int(min(torch.get_num_threads(), processor_share())))
+
+
 def describe_machine(device: str, precision: str, threads: int | None = None) -> Machine:
-    """The machine of a run on `device` ("cpu" or "cuda"). threads: by default torch's own number."""
+    """The machine of a run on `device` ("cpu" or "cuda"). threads: by default `default_threads`."""
     import torch
 
     driver = None
@@ -101,7 +112,7 @@ def describe_machine(device: str, precision: str, threads: int | None = None) ->
         device=name,
         driver=driver,
         cpu=cpu_name(),
-        threads=threads or torch.get_num_threads(),
+        threads=threads or default_threads(),
         torch=torch.__version__,
         python=platform.python_version(),
         precision=precision,

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import psutil
 import torch
 
 from .config import reason_of
+from .limits import free_memory
 
 MIB = 2.0**20
 
@@ -33,7 +33,7 @@ def keep_freed_memory(needed: int = 0) -> bool:
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
-    if 8 * needed > psutil.virtual_memory().available:
+    if 8 * needed > free_memory():
         return False
     libc = ctypes.CDLL(None)
     return bool(libc.mallopt(_M_MMAP_MAX, 0) and libc.mallopt(_M_TRIM_THRESHOLD, -1))
@@ -117,7 +117,7 @@ def _reset_peak_resident() -> float | None:
 
 def check_room(needed: int) -> None:
     """Raise MemoryError for a step of `needed` bytes that a CPU has no room for: trying would take it down."""
-    free = psutil.virtual_memory().available
+    free = free_memory()
     if needed > free:
         raise MemoryError(f"estimated {needed / 2**30:.1f} GB for a training step; {free / 2**30:.1f} GB are free")
 

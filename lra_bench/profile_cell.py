@@ -38,6 +38,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
     from .torch_settings import read_settings
 
     config = plan.records[0].config
+    torch.set_num_threads(plan.records[0].machine.threads)
     load_plugins(config.plugins)
     accelerator = build_accelerator(config)
     settings = read_settings()

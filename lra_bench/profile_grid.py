@@ -10,7 +10,7 @@ from pathlib import Path
 
 from .config import RunConfig
 from .isolated import Ending, run_forked, run_module
-from .machine import describe_code, describe_machine
+from .machine import default_threads, describe_code, describe_machine
 from .plugins import plugin_source
 from .profile_cell import ProfilePlan, main
 from .records import Mode, ProfileRecord, check_writable, file_identity, now, read_record, record_path, write_record
@@ -39,6 +39,7 @@ def profile_lengths(configs: Sequence[RunConfig], out: Path) -> list[ProfileReco
     exhausted: dict[tuple[str, Mode], int] = {}
     ordered = sorted(configs, key=lambda c: c.data.max_len)
     precision = ordered[0].train.precision
+    torch.set_num_threads(default_threads())
     with AtWork(ordered[0].device) as work, work.alone():
         rate = matmul_rate(torch.device(ordered[0].device), "bf16" if precision == "bf16" else "fp32")
     for number, config in enumerate(ordered, 1):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -72,25 +74,30 @@ def time_steps(step: Callable[[], Any], device: torch.device, seconds: float = m
 
 
 class OtherProcesses:
-    """How much of the machine's processor time others take from now on, other virtual machines included."""
+    """How much time others take of the processors that this process may use, other virtual machines included."""
 
     # The kernel counts processor time in hundredths of a second.
     SHORTEST_SECONDS = 0.5
 
     def __init__(self) -> None:
-        self._before = self._seconds()
+        self._before, self._processors = self._read()
 
     @staticmethod
-    def _seconds() -> float:
-        times = psutil.cpu_times()
+    def _read() -> tuple[float, int]:
+        """Seconds of these processors' time that went to others so far, and how many processors they are."""
+        each = psutil.cpu_times(percpu=True)
+        if sys.platform == "linux":  # of a cluster's node a job has some, the others are not its concern
+            usable = os.sched_getaffinity(0)
+            # What is switched off is not in the list, which then says not whose its times are.
+            each = [each[i] for i in usable] if max(usable) < len(each) else each
         names = ("user", "nice", "system", "irq", "softirq", "steal")
-        return sum(getattr(times, name, 0.0) for name in names) - time.process_time()
+        return sum(getattr(times, name, 0.0) for times in each for name in names) - time.process_time(), len(each)
 
     def percent(self, seconds: float) -> float | None:
-        """Of all processors during the `seconds` since the start; None where these are too few to tell."""
+        """Of these processors during the `seconds` since the start; None where these are too few to tell."""
         if seconds < self.SHORTEST_SECONDS:
             return None
-        return max(0.0, 100 * (self._seconds() - self._before) / (seconds * (psutil.cpu_count() or 1)))
+        return max(0.0, 100 * (self._read()[0] - self._before) / (seconds * self._processors))
 
 
 def matmul_rate(device: torch.device, precision: Literal["fp32", "bf16"]) -> float:

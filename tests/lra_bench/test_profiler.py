@@ -1,6 +1,7 @@
 """Measured time."""
 
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -68,15 +69,21 @@ def test_full_batches_leave_sdpa_free_to_use_flash_attention(monkeypatch: pytest
     assert all(masked)
 
 
-def test_what_others_take_of_the_processor_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twelve seconds of processor time went by in ten on four processors, four of them this process's."""
-    busy, own = iter([100.0, 112.0]), iter([7.0, 11.0])
-    monkeypatch.setattr(psutil, "cpu_times", lambda: SimpleNamespace(user=next(busy), idle=50.0))
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
+@pytest.mark.parametrize(("usable", "expected"), [({0, 4}, 80.0), ({1, 2, 3, 5}, 12.5), ({5}, 0.0), ({2, 9}, 31.25)])
+def test_what_others_take_of_the_processors_is_told(
+    monkeypatch: pytest.MonkeyPatch, usable: set[int], expected: float
+) -> None:
+    """Of ten seconds, in which this process took four; where one processor's times are not there, all count."""
+    own = iter([7.0, 11.0])
+    read = iter([[100.0] * 8, [110.0, 103.0, 103.0, 103.0, 110.0, 100.0, 100.0, 100.0]])
+    monkeypatch.setattr(
+        psutil, "cpu_times", lambda percpu: [SimpleNamespace(user=busy, idle=50.0) for busy in next(read)]
+    )
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: usable)
     monkeypatch.setattr(time, "process_time", lambda: next(own))
     others = OtherProcesses()
     assert others.percent(0.1) is None
-    assert others.percent(10.0) == pytest.approx(20.0)
+    assert others.percent(10.0) == pytest.approx(expected)
 
 
 def test_a_busy_neighbour_is_noticed() -> None:
@@ -86,4 +93,4 @@ def test_a_busy_neighbour_is_noticed() -> None:
     seconds = time.perf_counter() - started
     found = others.percent(seconds)
     assert found is not None
-    assert found > 100 * 0.9 / (seconds * (psutil.cpu_count() or 1))  # its second at the least
+    assert found > 100 * 0.9 / (seconds * len(os.sched_getaffinity(0)))  # its second at the least
