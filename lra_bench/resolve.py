@@ -166,6 +166,8 @@ def resolve(
         sections["train"]["precision"] = precision
     named: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, *ATTENTION_SECTIONS)}
     for key, value in (overrides or {}).items():
+        if spec.kind not in (kinds := HEEDED_BY.get(key, (spec.kind,))):
+            raise ConfigError(f"--set {key} changes nothing in {spec.kind}, only in {' and '.join(kinds)}")
         section, _, name = key.partition(".")
         named[section][name] = precision if (key, value) == ("train.precision", "auto") else value
     try:
@@ -202,6 +204,14 @@ def resolve(
     except ValidationError as error:
         raise ConfigError(_first(error)) from None
 
+
+# The kinds of task that heed a setting which not all of them do.
+HEEDED_BY: dict[str, tuple[Kind, ...]] = {
+    "model.positions": ("classification", "language modelling"),
+    **dict.fromkeys(("model.pooling", "model.embedding_std", "model.head_layers"), ("classification",)),
+    **dict.fromkeys(("model.cutoffs", "evaluation.carry_state"), ("language modelling",)),
+    **dict.fromkeys(("train.label_smoothing", "evaluation.beam", "evaluation.length_penalty"), ("translation",)),
+}
 
 # Which forms of attention a kind of task needs: of a model's settings, or of those of its cross attention.
 NEEDS: dict[Kind, tuple[tuple[str, Literal["settings", "cross"]], ...]] = {

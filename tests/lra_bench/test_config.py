@@ -96,7 +96,7 @@ def test_overrides_are_named_unless_they_change_nothing() -> None:
     ("said", "overrides", "changed"),
     [
         ("train.lr=2e-3 train.betas=[0.9,0.999] train.warmup=50 data.test_items=4000", "", ""),  # as quick has them
-        ("train.group_by_length=false train.micro_batch_size=null model.head_layers=2 model.cutoffs=[]", "", ""),
+        ("train.group_by_length=false train.micro_batch_size=null model.head_layers=2", "", ""),
         ("attention.redraw=true attention.num_features=64", "", ""),
         ("train.lr=1e-3", "train.lr=0.001", ""),
         ("train.lr=0.0010 model.dropout=0 train.clip_norm=0", "train.clip_norm=0 train.lr=0.001", ""),
@@ -125,6 +125,30 @@ def test_cross_attention_has_settings_of_its_own() -> None:
         resolve("mt", "rfa", "quick", overrides={"cross.num_feature": 3})
     with pytest.raises(ConfigError, match=r"--set cross.num_features: language modelling has no cross attention"):
         resolve("lm", "rfa", "quick", overrides={"cross.num_features": 3})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kinds"),
+    [
+        ("model.positions", "sinusoidal", {"text", "lm"}),
+        ("model.pooling", "cls", {"text"}),
+        ("model.embedding_std", 0.5, {"text"}),
+        ("model.head_layers", 3, {"text"}),
+        ("model.cutoffs", (20,), {"lm"}),
+        ("train.label_smoothing", 0.2, {"mt"}),
+        ("evaluation.beam", 2, {"mt"}),
+        ("evaluation.length_penalty", 1.0, {"mt"}),
+        ("evaluation.carry_state", False, {"lm"}),
+    ],
+)
+def test_a_setting_that_a_task_does_not_heed_is_refused(key: str, value: object, kinds: set[str]) -> None:
+    """Else the title of its table would say that it was another protocol."""
+    for task in ("text", "lm", "mt"):
+        if task in kinds:
+            assert resolve(task, "rfa", "quick", overrides={key: value})
+        else:
+            with pytest.raises(ConfigError, match=f"^--set {key} changes nothing in {task_spec(task).kind}, only in "):
+                resolve(task, "rfa", "quick", overrides={key: value})
 
 
 def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:

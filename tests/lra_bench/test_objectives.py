@@ -11,14 +11,14 @@ import torch
 from accelerate import Accelerator
 
 from lra_bench.build import estimate_step
-from lra_bench.config import ConfigError, RunConfig
+from lra_bench.config import ConfigError, ModelConfig, RunConfig
 from lra_bench.leaderboard import rows
 from lra_bench.markup import markdown
 from lra_bench.objectives import Evaluation, LanguageModelling, objective_of
 from lra_bench.packing import unpack_numbers
 from lra_bench.plugins import load_plugins
 from lra_bench.records import Record, Score
-from lra_bench.resolve import resolve
+from lra_bench.resolve import HEEDED_BY, resolve
 from lra_bench.stats import score_of_sums
 from lra_bench.tables import build_tables
 from lra_bench.trainer import Diverged, Trainer
@@ -51,6 +51,20 @@ def small(task: str, model: str = "rfa", **changes: object) -> RunConfig:
 def trainer(config: RunConfig, task: Task, checkpoint: Path) -> Trainer:
     torch.manual_seed(config.seed)
     return Trainer(config, objective_of(config).build_model(), task, Accelerator(cpu=True), checkpoint)
+
+
+@pytest.mark.parametrize(("task", "builder"), [("text", "classifier"), ("lm", "decoder"), ("mt", "translator")])
+def test_the_model_gets_every_setting_that_may_be_set(task: str, builder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: dict[str, object] = {}
+    monkeypatch.setattr(f"lra_bench.objectives.build_{builder}", lambda name, **settings: built.update(settings))
+    objective = objective_of(small(task))
+    objective.build_model()
+    heeded = {
+        name
+        for name in ModelConfig.model_fields
+        if objective.spec.kind in HEEDED_BY.get(f"model.{name}", (objective.spec.kind,))
+    }
+    assert heeded == built.keys() & ModelConfig.model_fields.keys()
 
 
 @pytest.mark.parametrize("model", CAUSAL)
