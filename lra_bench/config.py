@@ -110,6 +110,11 @@ class TrainConfig(Section):
     compile: bool | Literal["auto", "reduce-overhead"] = "auto"
 
     @property
+    def ends_warming_up(self) -> bool:
+        """Whether the learning rate never comes to its peak, as where a run was shortened and its warm-up was not."""
+        return self.steps < self.warmup
+
+    @property
     def examples_at_once(self) -> int:
         """The most examples of which a pass of training is made."""
         return min(self.batch_size, self.micro_batch_size or self.batch_size)

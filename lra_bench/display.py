@@ -109,6 +109,8 @@ def _note(table: Table) -> str:
         f" commit {distinct(x.code.short for x in records)}.{ratios}"
         f" {_tie(table.entries, table.pairs, decimals(table.metric))}{lower}{bare_names(x.config for x in records)}"
     )
+    if (train := r.config.train).ends_warming_up:
+        note += f" The learning rate never came to its peak: {train.steps:,} steps of {train.warmup:,} of warm-up."
     if table.synthetic:
         note += " Synthetic data: not comparable with any published figure."
     elif (known := published_on(r.config.task, r.config.family)) and r.data.dataset not in known:

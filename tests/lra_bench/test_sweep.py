@@ -12,12 +12,14 @@ import pytest
 from lra_bench.cell import CellPlan
 from lra_bench.config import ConfigError
 from lra_bench.engines import Engine, LocalEngine, Running, run_process
+from lra_bench.markup import markdown
 from lra_bench.options import resolve_options
 from lra_bench.outline import outline
 from lra_bench.plugins import load_plugins
 from lra_bench.records import write_record
 from lra_bench.resolve import resolve
 from lra_bench.sweep import plan_cells, resolve_cells, run_cells
+from lra_bench.tables import build_tables
 
 from .conftest import TINY
 from .test_cli import SETTINGS, lra_bench
@@ -65,6 +67,22 @@ def test_a_grid_of_settings_has_a_cell_for_each_that_a_model_has(reviews: Path, 
     assert re.match(r"\| cell +\| settings +\| state ", outline(plans, as_json=False))
     plain = plan_cells([resolve("text", "linear", "quick", data_source=str(reviews))], tmp_path, say=silent)
     assert "settings" not in outline(plain, as_json=False)
+
+
+@pytest.mark.parametrize(("steps", "told"), [(10, False), (9, True)])
+def test_a_run_that_is_shorter_than_its_warm_up_is_told_of(
+    reviews: Path, tmp_path: Path, steps: int, told: bool
+) -> None:
+    said: list[str] = []
+    overrides = {**TINY, "train.steps": steps, "train.warmup": 10}
+    configs = [
+        resolve("text", model, "quick", data_source=str(reviews), overrides=overrides) for model in ("sdpa", "rfa")
+    ]
+    plans = plan_cells(configs, tmp_path, say=said.append)
+    warning = "warning: text: 9 steps end within the 10 of warm-up; set train.warmup too"
+    assert [text for text in said if "warm" in text] == [warning] * told
+    note = markdown(build_tables([plan.record for plan in plans]))
+    assert ("The learning rate never came to its peak: 9 steps of 10 of warm-up." in note) == told
 
 
 def test_progress_names_the_settings_of_a_grid(reviews: Path, tmp_path: Path) -> None:
