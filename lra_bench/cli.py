@@ -33,6 +33,7 @@ from .options import (
     Threads,
     arena,
     resolve_options,
+    show_help,
     split,
 )
 from .profile_cli import app as profile_app
@@ -40,7 +41,8 @@ from .results_cli import app as results_app
 
 app = typer.Typer(
     add_completion=True,
-    no_args_is_help=True,
+    callback=show_help,
+    invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Compare attention variants on the Long Range Arena: accuracy, step time and peak memory.",

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Plugin
+from .options import Plugin, show_help
 
 if TYPE_CHECKING:
     from tasks import Task
 
-app = typer.Typer(no_args_is_help=True, help="Look at, export, check and clear prepared data.")
+app = typer.Typer(
+    callback=show_help, invoke_without_command=True, help="Look at, export, check and clear prepared data."
+)
 
 Name = Annotated[str, typer.Argument(help="Task.")]
 Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or file with the data.")]

@@ -61,6 +61,12 @@ Quiet = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON, for scripts.")]
 
 
+def show_help(ctx: typer.Context) -> None:
+    """Callback of a group of verbs: print its help where none is named."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+
+
 def split(text: str) -> list[str]:
     """The names in a list separated by commas, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import Json, Out
+
+if TYPE_CHECKING:
+    from .tables import Table
 
 app = typer.Typer()
 
@@ -34,10 +37,8 @@ def compare(
     """Say of two models which is better, by how much, and whether the evidence suffices."""
     from .compare import compare as compare_entries
     from .config import ConfigError
-    from .records import Record, read_records
-    from .tables import build_tables
 
-    found = compare_entries(build_tables(read_records(out, Record)), first, second)
+    found = compare_entries(_read_tables(out), first, second)
     if not found:
         raise ConfigError(f"no table under {out} has scores of both {first!r} and {second!r}")
     print(json.dumps([c.as_row() for c in found], indent=1) if as_json else "\n".join(map(str, found)))
@@ -53,16 +54,11 @@ def report(out: Out = Path("results")) -> None:
 
 def show_tables(out: Path, as_json: bool = False) -> None:
     """Write the leaderboard and its plots under `out` and print it. Raises ConfigError where there are no records."""
-    from .config import ConfigError
     from .leaderboard import rows, write_csv
     from .markup import write_latex, write_markdown
     from .plots import write_plots
-    from .records import Record, read_records
-    from .tables import build_tables
 
-    tables = build_tables(read_records(out, Record))
-    if not tables:
-        raise ConfigError(f"no records under {out / 'runs'}; run lra-bench bench first")
+    tables = _read_tables(out)
     write_csv(out / "leaderboard.csv", tables)
     text = write_markdown(out / "leaderboard.md", tables)
     write_latex(out / "leaderboard.tex", tables)
@@ -72,6 +68,17 @@ def show_tables(out: Path, as_json: bool = False) -> None:
         return
     print(text)
     list_files([*(out / f"leaderboard.{form}" for form in ("csv", "md", "tex")), *pictures])
+
+
+def _read_tables(out: Path) -> list[Table]:
+    from .config import ConfigError
+    from .records import Record, read_records
+    from .tables import build_tables
+
+    tables = build_tables(read_records(out, Record))
+    if not tables:
+        raise ConfigError(f"no records under {out / 'runs'}; run lra-bench bench first")
+    return tables
 
 
 def show_efficiency(out: Path, as_json: bool = False, silent: bool = False) -> None:

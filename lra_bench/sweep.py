@@ -127,13 +127,6 @@ def plan_cells(
 
     threads: of the CPU, by default what torch takes; force, tensorboard: see CellPlan.
     """
-    short = (
-        f"warning: {c.task}: {c.train.steps:,} steps end within the {c.train.warmup:,} of warm-up; set train.warmup too"
-        for c in configs
-        if c.train.ends_warming_up
-    )
-    for warning in dict.fromkeys(short):
-        say(warning)
     known: dict[tuple[str, DataConfig], tuple[DataRecord, str]] = {}
     plans = []
     for config in configs:
@@ -147,6 +140,13 @@ def plan_cells(
         config = config.model_copy(update={"data_source": chosen})
         plan = plan_cell(config, data, out, threads)
         plans.append(plan.model_copy(update={"force": force, "tensorboard": tensorboard}))
+    short = (
+        f"warning: {c.task}: {c.train.steps:,} steps end within the {c.train.warmup:,} of warm-up; set train.warmup too"
+        for c in configs
+        if c.train.ends_warming_up
+    )
+    for warning in dict.fromkeys(short):
+        say(warning)
     return plans
 
 

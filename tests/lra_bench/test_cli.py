@@ -310,6 +310,12 @@ def test_every_verb_has_help(verb: str) -> None:
     assert "Usage" in done.stdout
 
 
+@pytest.mark.parametrize("group", [(), ("data",)])
+def test_without_a_verb_the_help_is_printed(group: tuple[str, ...]) -> None:
+    done, asked = lra_bench(*group), lra_bench(*group, "--help")
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", asked.stdout)
+
+
 def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = lra_bench(

@@ -87,7 +87,7 @@ COMMAND_LINE = [
     (["compare", "rfa"], "second"),
     (["leaderboard", "--out", "."], "no records"),
     (["report", "--out", "."], "no records"),
-    (["compare", "rfa", "softmax", "--out", "."], "unknown model 'rfa'"),
+    (["compare", "rfa", "softmax", "--out", "."], "no records"),
     (["data", "describe", "texd"], "unknown task 'texd'"),
 ]
 
