@@ -100,6 +100,10 @@ class Objective(ABC):
         return {name: model[name] for name in (*common, *names)} | self.config.attention.settings
 
 
+# In place of whether an example was answered rightly.
+_NO_NUMBER = -1
+
+
 class Classification(Objective):
     """One label per sequence or pair; accuracy in percent."""
 
@@ -130,9 +134,15 @@ class Classification(Objective):
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         right = torch.zeros(len(data), dtype=torch.int32, device=accelerator.device)
         for indices, batch in self._batches(data, accelerator):
-            hits = self.outputs(model, batch).argmax(dim=-1) == batch.labels
-            right[torch.from_numpy(indices).to(right.device, non_blocking=True)] = hits.int()
-        items = accelerator.reduce(right, "sum").bool().cpu().numpy()
+            logits = self.outputs(model, batch)
+            hits = (logits.argmax(dim=-1) == batch.labels).int()
+            # The largest of what is no number is the first class.
+            hits = hits.masked_fill(~logits.isfinite().all(dim=-1), _NO_NUMBER)
+            right[torch.from_numpy(indices).to(right.device, non_blocking=True)] = hits
+        found = accelerator.reduce(right, "sum").cpu().numpy()
+        if (found == _NO_NUMBER).any():
+            return Evaluation(math.nan, None)
+        items = found.astype(bool)
         total = int(items.sum())
         return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total, pack_bits(items))
 

@@ -181,7 +181,10 @@ class Trainer:
         model = self.model.eval()
         # Evaluation has many shapes; trimmed to their lengths, eager batches beat compiled full ones.
         with torch.inference_mode(), torch.compiler.set_stance("force_eager"), self.accelerator.autocast():
-            evaluation = self.objective.evaluate(model, data, self.accelerator, final)
+            try:
+                evaluation = self.objective.evaluate(model, data, self.accelerator, final)
+            except FloatingPointError as error:
+                raise Diverged(f"{error} after step {self.progress.step}") from None
         model.train()
         if not math.isfinite(evaluation.value):
             raise Diverged(f"{self.objective.spec.metric} became {evaluation.value} after step {self.progress.step}")

@@ -110,7 +110,8 @@ class Translator(nn.Module):
 
         beam: hypotheses kept per sentence, 1 is greedy. A finished one keeps its place among them until all are; then
         the one with the largest log-probability / length^length_penalty wins. States, constant for linear attentions,
-        follow their hypotheses. Also of a model in training, which translates as in evaluation.
+        follow their hypotheses. Also of a model in training, which translates as in evaluation. Raises
+        FloatingPointError where a log-probability is no number.
         """
         batch = len(source)
         with generating(self):
@@ -141,6 +142,8 @@ class Translator(nn.Module):
                 finished = finished | (new[:, 0] == end)
                 if bool(finished.all()):
                     break
+            if bool(scores.isnan().any()):
+                raise FloatingPointError("the log-probability of a translation became nan")
             tokens = tokens[:, 1:].view(batch, beam, -1)
             lengths = (tokens != 0).sum(dim=-1)
             best = (scores / lengths**length_penalty).argmax(dim=-1)

@@ -125,6 +125,27 @@ def test_a_score_that_is_no_number_is_divergence(weight: float, score: str, book
         t.evaluate(t.test_data)
 
 
+def test_a_class_of_what_is_no_number_is_divergence(
+    reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one example in evaluation alone, whose largest logit would be that of the first class."""
+    t = trainer(small("text"), load_task("text", reviews, 64), tmp_path / "c.pt")
+    assert 0 <= t.evaluate(t.test_data).value <= 100
+    outputs, wrong = t.objective.outputs, torch.tensor([[math.nan, 0.0]])
+    monkeypatch.setattr(t.objective, "outputs", lambda *args: torch.cat([wrong, outputs(*args)[1:]]))
+    with pytest.raises(Diverged, match="accuracy became nan after step 0"):
+        t.evaluate(t.test_data)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_a_translation_of_what_is_no_number_is_divergence(final: bool, pairs: Path, tmp_path: Path) -> None:
+    t = trainer(small("mt", data__max_len=16), load_task("mt", pairs, 16), tmp_path / "c.pt")
+    with torch.no_grad():
+        t.model.positions[3] = math.nan  # type: ignore[index, operator]
+    with pytest.raises(Diverged, match="the log-probability of a translation became nan after step 0"):
+        t.evaluate(t.test_data, final)
+
+
 @pytest.mark.parametrize("rows_", [1, 3, 8, 500])
 def test_every_segment_is_read_once_whatever_the_rows(rows_: int, book: Path, tmp_path: Path) -> None:
     config = small("lm", data__max_len=16, train__batch_size=rows_, evaluation__carry_state=True)
@@ -143,9 +164,9 @@ def test_a_growing_state_cannot_be_carried() -> None:
         small("lm", "rfa", evaluation__carry_state=True, data__test_items=5)
 
 
-@pytest.mark.parametrize("model", ["sdpa", "rfa-gate"])
-def test_a_translator_learns(model: str, tmp_path: Path) -> None:
-    """A language of ten sentences, each its own translation backwards."""
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    """Sentences of a language of twelve, each with its own words backwards."""
     from tasks.parquet import write_parquet
 
     words = "red green blue white black brown".split()
@@ -154,9 +175,14 @@ def test_a_translator_learns(model: str, tmp_path: Path) -> None:
     for split in ("train", "validation", "test"):
         many = 20 if split == "train" else 1
         write_parquet(tmp_path / f"{split}.parquet", {"en": source * many, "de": target * many})
+    return tmp_path
+
+
+@pytest.mark.parametrize("model", ["sdpa", "rfa-gate"])
+def test_a_translator_learns(model: str, pairs: Path, tmp_path: Path) -> None:
     config = small("mt", model, model__dim=32, model__dropout=0.0, data__max_len=16, train__steps=300,
                    train__batch_size=24, train__lr=0.05, train__warmup=30, train__eval_every=150)  # fmt: skip
-    t = trainer(config, load_task("mt", tmp_path, 16), tmp_path / "c.pt")
+    t = trainer(config, load_task("mt", pairs, 16), tmp_path / "c.pt")
     t.fit()
     tested, _ = t.test()
     assert tested.value > 60  # a copy has none
