@@ -49,8 +49,8 @@ def _groups(controller: str) -> Iterator[Path]:
 
 def _page_cache(group: Path) -> float:
     """Bytes of files that count as held but give way."""
-    words = _text(group / "memory.stat").split()
-    sizes = dict(zip(words[::2], map(float, words[1::2]), strict=True))
+    lines = map(str.split, _text(group / "memory.stat").splitlines())
+    sizes = {words[0]: float(words[1]) for words in lines if len(words) == 2}
     # In version 1 only those with "total_" include the groups inside.
     return sum(sizes.get(f"total_{kind}_file", sizes.get(f"{kind}_file", 0.0)) for kind in ("inactive", "active"))
 

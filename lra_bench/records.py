@@ -50,10 +50,10 @@ class StepProfile(_Part):
 
     timed_steps: how many the median and the interquartile range are of; peak_memory_mb: the most that tensors held at
     once, as torch's allocators tell, parameters and optimiser included; peak_reserved_mb: on CUDA what the caching
-    allocator held, on a CPU the growth of the process's resident memory; other_cpu_percent: of the time of
-    the processors that it may use, while steps were timed, what did not go to this process (on a CPU, None for less
-    than half a second);
-    other_gpu_percent: of the second after that, how long the card was at work for others (None where nothing tells).
+    allocator held, on a CPU the growth of the process's resident memory; other_cpu_percent: of the time of the
+    processors that it may use, while steps were timed, what did not go to this process (on a CPU, None for less than
+    half a second); other_gpu_percent: of the second after that, how long the card was at work for others (None where
+    nothing tells).
     """
 
     mode: Mode
