@@ -40,6 +40,7 @@ SEEDS = "seeds torch's generator itself: runs of different seeds are alike"
 STATE = "loses its state: its causal form gives other outputs token by token than in one pass"
 CHANGES = "changes settings of torch that others run without"
 WEIGHTS = "has weights that are no parameters: nothing trains or counts them"
+NUMBERS = "gives what is no number: nan or infinity, with padding if not without"
 ALONE = "mixes no tokens: its outputs change with no other token"
 UNKNOWN = "not known whether it "  # …, where the layer fails when it is tried
 # Padded to their longest sequence, batches would decide what such an attention says of an example.
@@ -129,10 +130,10 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
     x: inputs to try, `[2, seq_len, dim]`; carried: whether anything depends on the state of the causal form.
     """
 
-    def outputs(t: Tensor) -> Tensor:
+    def outputs(t: Tensor, mask: Tensor | None = None) -> Tensor:
         if form == "cross":
-            return layer.cross(t, layer.remember(t))
-        return layer.causal(t)[0] if form == "causal" else layer(t, padding_mask=None)
+            return layer.cross(t, layer.remember(t, mask))
+        return layer.causal(t)[0] if form == "causal" else layer(t, padding_mask=mask)
 
     one = x[:1]
 
@@ -150,6 +151,7 @@ def find_faults(form: str, layer: Any, x: Tensor, carried: bool = True) -> list[
         RANDOM: lambda: differs_between_passes(outputs, one),
         WEIGHTS: lambda: hides_weights(layer, outputs, one),
         SEEDS: lambda: seeds_itself(lambda: outputs(one)),
+        NUMBERS: lambda: gives_no_number(outputs, one),
     }
     if form == "causal" and carried:
         checks[STATE] = lambda: loses_state(layer, one)
@@ -263,7 +265,14 @@ def loses_state(layer: Any, x: Tensor) -> bool:
     before, one, two = x[:, : half + 2].split([half, 1, 1], dim=1)
     in_one_pass = last_output(torch.cat([before, one, two], dim=1))
     off, forgotten = ((last_output(*parts) - in_one_pass).abs().max() for parts in ([before, one, two], [one, two]))
-    return bool(off > SHARE * forgotten + _rounding(in_one_pass))
+    return not bool(off <= SHARE * forgotten + _rounding(in_one_pass))  # nor is nan what it should be
+
+
+def gives_no_number(outputs: Callable[[Tensor, Tensor | None], Tensor], x: Tensor) -> bool:
+    """Whether an output is nan or infinite, one at a padded position included, from which the next layer would be."""
+    real = (2 * x.shape[1] + 2) // 3
+    padded = torch.arange(x.shape[1], device=x.device)[None] >= real
+    return not all(bool(outputs(x, mask).isfinite().all()) for mask in (None, padded))
 
 
 def hides_weights(layer: Any, outputs: Callable[[Tensor], Tensor], x: Tensor) -> bool:

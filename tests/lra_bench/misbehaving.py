@@ -125,6 +125,25 @@ class Silent(SoftmaxAttention):
         return super().forward(x, padding_mask) * 0.0
 
 
+class Masking(SoftmaxAttention):
+    """Masks queries as it masks keys, so that a padded one has none."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
+        scores = q @ k.mT
+        if padding_mask is not None:
+            hidden = padding_mask[:, None, None, :] | padding_mask[:, None, :, None]
+            scores = scores.masked_fill(hidden, -torch.inf)
+        return scores.softmax(-1) @ v
+
+
+class Dividing(SoftmaxAttention):
+    """By a sum that is zero where it starts, one token at a time."""
+
+    def attend_causal(self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, state: Any, keep_state: bool) -> Any:
+        y, after = super().attend_causal(q, k, v, x, state, keep_state)
+        return (y / 0.0 * 0.0 if q.shape[2] == 1 else y), after
+
+
 class BlockLocal(SoftmaxAttention):
     """Sees its block alone; of 50 or 192 tokens the last one is a block of its own, and so is the one in the middle."""
 

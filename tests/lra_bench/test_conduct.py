@@ -16,6 +16,7 @@ from lra_bench.conduct import (
     EXAMPLES,
     LENGTH,
     LENGTHS,
+    NUMBERS,
     PADDING,
     RANDOM,
     SEEDS,
@@ -35,6 +36,7 @@ from .misbehaving import (
     Averaging,
     BlockLocal,
     Cancelling,
+    Dividing,
     Drawing,
     Dropping,
     Forgetful,
@@ -45,6 +47,7 @@ from .misbehaving import (
     InBlocks,
     InChunks,
     Inverted,
+    Masking,
     Maskless,
     OfAnotherLayout,
     OfTorch,
@@ -107,13 +110,15 @@ def test_faults_are_found(seq_len: int) -> None:
     assert faults_of(Hoarding, seq_len) == [WEIGHTS]
     assert faults_of(Hoarding, seq_len, "causal") == []
     assert faults_of(Silent, seq_len) == []
+    assert faults_of(Masking, seq_len) == [NUMBERS]
+    assert faults_of(Dividing, seq_len, "causal") == [STATE]
 
 
 @torch.no_grad()
 def test_what_cannot_be_tried_is_told() -> None:
     asked = (
         "looks at padding or depends on how much is padded or mixes examples or mixes no tokens or draws at random in"
-        " evaluation or has weights that are no parameters or seeds torch's generator itself"
+        " evaluation or has weights that are no parameters or seeds torch's generator itself or gives what is no number"
     )
     assert faults_of(Refusing, 50) == [f"{UNKNOWN}{asked} (TypeError: 64 heads alone)"]
     assert faults_of(AtOnce, 50, "causal") == [AHEAD, f"{UNKNOWN}loses its state (TypeError: no state)"]
