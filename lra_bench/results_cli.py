@@ -38,6 +38,8 @@ def compare(
     from .compare import compare as compare_entries
     from .config import ConfigError
 
+    if first == second:
+        raise ConfigError(f"{first!r} would be compared with itself; name two models")
     found = compare_entries(_read_tables(out), first, second)
     if not found:
         raise ConfigError(f"no table under {out} has scores of both {first!r} and {second!r}")

@@ -85,6 +85,7 @@ COMMAND_LINE = [
     (["report", "--out", "nowhere"], "not a results folder"),
     (["compare", "rfa", "softmax", "--out", "nowhere"], "not a results folder"),
     (["compare", "rfa"], "second"),
+    (["compare", "rfa", "rfa"], "'rfa' would be compared with itself; name two models"),
     (["leaderboard", "--out", "."], "no records"),
     (["report", "--out", "."], "no records"),
     (["compare", "rfa", "softmax", "--out", "."], "no records"),
