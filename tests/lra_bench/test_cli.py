@@ -1,9 +1,7 @@
 """The command line from outside: whole runs, bad input, interruption."""
 
 import json
-import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +12,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lra_bench import ROOT
 from lra_bench.conduct import AHEAD, ALONE
 from lra_bench.leaderboard import COLUMNS
 from tasks.listops import generate_split
@@ -23,13 +20,6 @@ from tasks.listops_text import write_expressions
 from .conftest import TINY, files_below
 
 SETTINGS = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
-
-
-def code_block(document: str, first_line: str) -> str:
-    """The code block of the document that begins with `first_line`."""
-    text = (ROOT / document).read_text(encoding="utf-8")
-    (block,) = re.findall(rf"```\w+\n({re.escape(first_line)}\n.*?)```", text, re.DOTALL)
-    return str(block)
 
 
 def lra_bench(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -84,46 +74,6 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
             (out / name).unlink()
     assert lra_bench("leaderboard", "--out", out).returncode == 0
     assert {p: (out / p).read_bytes() for p in before} == before
-
-
-def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> None:
-    plugin = tmp_path / "my_attention.py"
-    plugin.write_text(code_block("README.md", "# my_attention.py"))
-    command = ["bench", "--task", "text", "--models", "mine", "--plugin", plugin, "--data", reviews]
-    command += ["--set", "attention.temperature=2"]
-    done = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
-    assert done.returncode == 0, done.stderr
-    table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
-    assert table["model"].tolist() == ["mine", "majority class"]
-    assert table["settings"][0] == "temperature=2"
-    # An edited plugin is another attention: its old run is not taken for finished.
-    plugin.write_text(plugin.read_text() + "\n# changed\n")
-    again = lra_bench(*command, "--out", tmp_path / "out", *SETTINGS)
-    assert "not run again" not in again.stderr
-    texts = [json.loads(path.read_text())["code"]["plugin"] for path in (tmp_path / "out" / "runs").glob("*.json")]
-    assert len(set(texts)) == 2
-
-
-def test_the_documented_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
-    plugin, yaml = tmp_path / "my_task.py", tmp_path / "mine.yaml"
-    plugin.write_text(code_block("docs/tasks.md", "# my_task.py"))
-    yaml.write_text(code_block("docs/tasks.md", "# mine.yaml"))
-    command = ("bench", "--task", "mine", "--models", "rfa", "--plugin", plugin, "--out", tmp_path / "out", *SETTINGS)
-    done = lra_bench(*command)
-    assert done.returncode == 0, done.stderr
-    table = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
-    assert table[["task", "dataset", "status"]].iloc[0].tolist() == ["mine", "mine-synthetic", "ok"]
-    for name in ("train", "test"):
-        (tmp_path / f"{name}.txt").write_bytes(b"1 good\n0 bad\n" * 20)
-    describe = ("data", "describe", "mine", "--plugin", plugin, "--out", tmp_path / "out")
-    assert "test: 40 examples" in lra_bench(*describe, "--data", tmp_path).stdout
-    assert "test: 100 examples" in lra_bench(*describe).stdout
-    plugin.write_text(plugin.read_text().replace("* 50", "* 60"))  # what is cached is not what it makes now
-    assert "test: 120 examples" in lra_bench(*describe).stdout
-    yaml.write_text(yaml.read_text().replace("classes", "clases"))
-    done = lra_bench(*command)
-    assert done.returncode == 2
-    assert re.fullmatch(r"error: .*mine\.yaml: num_classes: field required\n", done.stderr)
 
 
 def test_pairs_and_long_lists_run_too(tmp_path: Path) -> None:
@@ -326,17 +276,6 @@ def test_results_folder_that_cannot_be_written(reviews: Path, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_documents_name_what_exists() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for document in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
-        text = document.read_text(encoding="utf-8")
-        for target in re.findall(r"make ([a-z-]+)", text):
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-            assert (document.parent / link).exists(), link
-    assert os.access(ROOT / ".ci" / "run", os.X_OK)
-
-
 def test_minutes_end_a_bench(reviews: Path, tmp_path: Path) -> None:
     options = ("--task", "text", "--models", "linear,rfa", "--data", reviews, "--out", tmp_path, *SETTINGS)
     endless = ("--set", "train.steps=1000000", "--set", "train.eval_every=1000000")
@@ -346,13 +285,3 @@ def test_minutes_end_a_bench(reviews: Path, tmp_path: Path) -> None:
     (path,) = (tmp_path / "runs").glob("*.json")
     record = json.loads(path.read_text())
     assert (record["config"]["model_name"], record["status"]) == ("linear", "interrupted")  # the second was not started
-
-
-def test_make_passes_its_variables_on_as_they_are() -> None:
-    variables = ["TASK=text,lm", "MODELS=softmax, rfa", "DATA=~/my data", "OUT=my results", "ARGS=--set train.steps=3"]
-    outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}  # not within `make test`
-    command = ["make", "-n", "bench", *variables]
-    done = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, check=True)
-    options = shlex.split(done.stdout.splitlines()[-1])[1:]
-    folders = ["--data", f"{Path.home()}/my data", "--out", "my results"]
-    assert options == ["bench", "--task", "text,lm", "--models", "softmax, rfa", *folders, "--set", "train.steps=3"]

@@ -25,7 +25,8 @@ from lra_bench.trainer import Diverged, Trainer
 from tasks import Metric, Task, load_task
 
 from .conftest import TINY
-from .test_cli import code_block, lra_bench
+from .test_cli import lra_bench
+from .test_documents import code_block
 
 CAUSAL = ["sdpa", "linear", "rfa", "rfa-gate-arccos"]
 TEXT = "Sing, O goddess, the anger of Achilles son of Peleus. " * 60

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from lra_bench import ROOT
 from lra_bench.config import ConfigError
 from lra_bench.records import ProfileRecord, Record, read_records, write_record
 from lra_bench.report import write_report
 
 from . import conftest
-from .test_cli import ROOT
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 

@@ -144,7 +144,7 @@ def test_killed_at_random_moments_the_numbers_are_those_of_an_unbroken_run(
         process.start()
         return process
 
-    def changed() -> int:
+    def saved_at() -> int:
         with suppress(FileNotFoundError):  # for a moment, when the one before is put aside
             return broken.checkpoint.stat().st_mtime_ns
         return 0
@@ -153,10 +153,10 @@ def test_killed_at_random_moments_the_numbers_are_those_of_an_unbroken_run(
     rng, died = random.Random(kills), []
     for _ in range(kills):
         # Of the 25 checkpoints that a kill has on the way to the end: by the clock a quick one would be there before.
-        saves, before, until = rng.randrange(19), changed(), time.monotonic() + rng.uniform(0.0, 1.0)
+        saves, before, until = rng.randrange(19), saved_at(), time.monotonic() + rng.uniform(0.0, 1.0)
         process = start(broken)
         while process.is_alive() and (saves > 0 or time.monotonic() < until):
-            if (now := changed()) != before:
+            if (now := saved_at()) != before:
                 saves, before, until = saves - 1, now, 0.0
             time.sleep(0.001)
         process.join(rng.uniform(0.0, 0.08))
