@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from lra_bench.config import ConfigError
 from lra_bench.plugins import load_plugins
-from lra_bench.resolve import unknown
+from lra_bench.protocols import unknown
 from models import UnknownAttention, attention_forms, check_settings, list_attentions
 
 

@@ -194,7 +194,7 @@ def list_() -> None:
     """Show tasks, models and protocols."""
     import yaml
 
-    from .resolve import CONFIGS, names
+    from .protocols import CONFIGS, names
 
     for kind in ("tasks", "models", "protocols"):
         print(kind)

@@ -11,7 +11,7 @@ import numpy as np
 from tasks import Metric
 
 from .overview import Overview, build_overviews
-from .resolve import unknown
+from .protocols import unknown
 from .stats import decimals, format_score
 from .tables import Difference, Table
 

@@ -35,7 +35,7 @@ def describe(
 
     from .plots import write_length_histogram
     from .plugins import load_plugins
-    from .resolve import read_protocol
+    from .protocols import read_protocol
     from .stats import format_score
 
     load_plugins(map(str, plugin))

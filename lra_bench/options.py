@@ -116,7 +116,8 @@ def resolve_options(
     """The runs that the options ask for, names and values checked. Raises ConfigError, quickly where it can."""
     from .config import ConfigError
     from .plugins import load_plugins
-    from .resolve import parse_grid, parse_overrides, read_protocol
+    from .protocols import read_protocol
+    from .resolve import parse_grid, parse_overrides
 
     if not models:
         raise ConfigError("no model given; see lra-bench list")

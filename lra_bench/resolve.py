@@ -2,98 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from tasks import Kind
 
-from . import ROOT
 from .config import NEUTRAL_SETTINGS, SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
 from .machine import has_bf16
-
-CONFIGS = ROOT / "configs"
+from .protocols import ModelEntry, Protocol, first_finding, names, read_model, read_protocol, setting_names, unknown
 
 # Sections of --set besides those of a protocol: the attention's own settings, and those of cross attention alone.
 ATTENTION_SECTIONS = ("attention", "cross")
-
-
-class Protocol(BaseModel, extra="forbid", frozen=True):
-    """A protocol's YAML: everything but the attention. Sections may be partial; `tasks` completes them per task."""
-
-    description: str
-    family: str
-    source: str
-    model: dict[str, Any] = {}
-    data: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-    evaluation: dict[str, Any] = {}
-    tasks: dict[str, dict[str, dict[str, Any]]]
-
-    def for_task(self, task: str) -> dict[str, dict[str, Any]]:
-        """The sections that complete the protocol for `task`: its own, else those of `default`. Raises ConfigError."""
-        if task in self.tasks or "default" in self.tasks:
-            return self.tasks.get(task, self.tasks.get("default", {}))
-        raise ConfigError(f"the protocol has no settings for task {task!r}, only for {', '.join(self.tasks)}; add them")
-
-
-class ModelEntry(BaseModel, extra="forbid", frozen=True):
-    """A model's YAML: a registered attention with settings, and others per protocol or in cross attention."""
-
-    description: str
-    paper: str
-    attention: str
-    settings: dict[str, Any] = {}
-    cross: dict[str, Any] = {}
-    protocols: dict[str, dict[str, Any]] = {}
-
-
-_Yaml = TypeVar("_Yaml", bound=BaseModel)
-
-
-def names(kind: Literal["protocols", "tasks", "models"]) -> list[str]:
-    """Names of the YAML files of one kind."""
-    return sorted(path.stem for path in (CONFIGS / kind).glob("*.yaml"))
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that is not among the known ones, with the near ones."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=2) or known
-    return ConfigError(f"unknown {what} {name!r}; did you mean {' or '.join(map(repr, near))}?")
-
-
-def _read(kind: Literal["protocols", "models"], name: str, schema: type[_Yaml]) -> _Yaml:
-    if name not in names(kind):
-        raise unknown(kind.rstrip("s"), name, names(kind))
-    path = CONFIGS / kind / f"{name}.yaml"
-    try:
-        return schema.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {_first(error)}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-
-
-def read_protocol(name: str) -> Protocol:
-    """configs/protocols/NAME.yaml. Raises ConfigError."""
-    return _read("protocols", name, Protocol)
-
-
-def read_model(name: str) -> ModelEntry:
-    """configs/models/NAME.yaml, or for an attention without one, such as a plugin's, the attention itself."""
-    if name in names("models"):
-        return _read("models", name, ModelEntry)
-    from models import list_attentions
-
-    if name in list_attentions():
-        return ModelEntry(description=f"attention {name}", paper="", attention=name)
-    raise unknown("model", name, {*names("models"), *list_attentions()})
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
@@ -121,8 +43,8 @@ def _parse_setting(option: str, text: str, several: bool = False) -> tuple[str, 
     section, dot, name = key.partition(".")
     if not (equals and dot and name):
         raise ConfigError(f"{option} {text!r} is not of the form section.name=value, such as train.steps=200")
-    if section not in ATTENTION_SECTIONS and key not in _setting_names():
-        raise unknown("setting", key, _setting_names())
+    if section not in ATTENTION_SECTIONS and key not in setting_names():
+        raise unknown("setting", key, setting_names())
     try:
         return key, yaml.safe_load(f"[{value}]" if several else value)
     except yaml.YAMLError:
@@ -152,24 +74,9 @@ def resolve(
         spec = task_spec(task)
     except DataError as error:
         raise ConfigError(str(error)) from None
-    for_task = protocol.for_task(task)
-    sections: dict[str, dict[str, Any]] = {
-        section: {**getattr(protocol, section), **for_task.get(section, {})} for section in SECTIONS
-    }
-    max_len = sections["data"].setdefault("max_len", spec.max_len)
-    if isinstance(max_len, int):  # what is no number is refused below
-        sections["data"]["max_len"] = min(max_len, spec.max_len)  # a protocol may shorten a task, not lengthen it
-    if extra := set(for_task) - set(sections):
-        raise ConfigError(f"protocol {protocol_name!r}, task {task!r}: unknown section {extra.pop()!r}")
     precision = "bf16" if device == "cuda" and has_bf16() else "fp32"
-    if sections["train"].get("precision", "auto") == "auto":
-        sections["train"]["precision"] = precision
-    named: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, *ATTENTION_SECTIONS)}
-    for key, value in (overrides or {}).items():
-        if spec.kind not in (kinds := HEEDED_BY.get(key, (spec.kind,))):
-            raise ConfigError(f"--set {key} changes nothing in {spec.kind}, only in {' and '.join(kinds)}")
-        section, _, name = key.partition(".")
-        named[section][name] = precision if (key, value) == ("train.precision", "auto") else value
+    usual = _usual(protocol, task, spec.max_len, precision)
+    named = _by_section(overrides or {}, spec.kind, precision)
     try:
         attention = _attention(entry, protocol_name, spec.kind, named["attention"], named["cross"])
         if form := _missing_form(attention, spec.kind):
@@ -186,23 +93,49 @@ def resolve(
             data_source=data_source,
             plugins=plugins,
             attention=attention,
-            **{section: {**usual, **named[section]} for section, usual in sections.items()},  # type: ignore[arg-type]
+            **{section: {**usual[section], **named[section]} for section in SECTIONS},  # type: ignore[arg-type]
         )
-        words = [
-            f"{section}.{word}"
-            for section, usual in sections.items()
-            for word in _changed(named[section], getattr(run, section).model_dump(), usual, SECTIONS[section])
-            if f"{section}.{word.partition('=')[0]}" not in NEUTRAL_SETTINGS
-        ]
-        run = run.model_copy(update={"overrides": " ".join(sorted(words))})
-        _check_carried(run)
-        if run.train.compile != "auto":
-            return run
-        return run.model_copy(update={"train": run.train.model_copy(update={"compile": run.usual_compile})})
     except UnknownAttention as error:
         raise ConfigError(str(error)) from None
     except ValidationError as error:
-        raise ConfigError(_first(error)) from None
+        raise ConfigError(first_finding(error)) from None
+    _check_carried(run)
+    compile_ = run.usual_compile if run.train.compile == "auto" else run.train.compile
+    train = run.train.model_copy(update={"compile": compile_})
+    return run.model_copy(update={"overrides": _overrides(run, named, usual), "train": train})
+
+
+def _usual(protocol: Protocol, task: str, longest: int, precision: str) -> dict[str, dict[str, Any]]:
+    """The protocol's sections for a task of that length, as they are without --set. precision: what `auto` comes to."""
+    for_task = protocol.for_task(task)
+    usual = {section: {**getattr(protocol, section), **for_task.get(section, {})} for section in SECTIONS}
+    max_len = usual["data"].setdefault("max_len", longest)
+    if isinstance(max_len, int):  # what is no number is refused with the rest
+        usual["data"]["max_len"] = min(max_len, longest)  # a protocol may shorten a task, not lengthen it
+    if usual["train"].get("precision", "auto") == "auto":
+        usual["train"]["precision"] = precision
+    return usual
+
+
+def _by_section(overrides: dict[str, Any], kind: Kind, precision: str) -> dict[str, dict[str, Any]]:
+    """What --set named, section by section. Raises ConfigError for what a kind of task does not heed."""
+    named: dict[str, dict[str, Any]] = {section: {} for section in (*SECTIONS, *ATTENTION_SECTIONS)}
+    for key, value in overrides.items():
+        if kind not in (kinds := HEEDED_BY.get(key, (kind,))):
+            raise ConfigError(f"--set {key} changes nothing in {kind}, only in {' and '.join(kinds)}")
+        section, _, name = key.partition(".")
+        named[section][name] = precision if (key, value) == ("train.precision", "auto") else value
+    return named
+
+
+def _overrides(run: RunConfig, named: dict[str, dict[str, Any]], usual: dict[str, dict[str, Any]]) -> str:
+    """Which of a protocol's settings --set changed, in words."""
+    words = (
+        f"{section}.{word}"
+        for section, schema in SECTIONS.items()
+        for word in _changed(named[section], getattr(run, section).model_dump(), usual[section], schema)
+    )
+    return " ".join(sorted(word for word in words if word.partition("=")[0] not in NEUTRAL_SETTINGS))
 
 
 # The kinds of task that heed a setting which not all of them do.
@@ -276,20 +209,3 @@ def _check_carried(run: RunConfig) -> None:
         )
     if run.evaluation.carry_state and (run.data.validation_items or run.data.test_items):
         raise ConfigError("evaluation.carry_state reads whole splits; set data.validation_items and test_items to null")
-
-
-def _setting_names() -> list[str]:
-    return [f"{section}.{name}" for section, schema in SECTIONS.items() for name in schema.model_fields]
-
-
-def _first(error: ValidationError) -> str:
-    """The first of pydantic's findings, in one line."""
-    found = error.errors()[0]
-    key = ".".join(map(str, found["loc"]))
-    if found["type"] == "extra_forbidden":
-        return str(unknown("setting", key, _setting_names()))
-    if found["type"] == "missing":
-        return f"{key} is missing"
-    if found["type"] == "value_error":
-        return str(found["ctx"]["error"])
-    return f"{key} = {found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"

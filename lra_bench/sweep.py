@@ -15,8 +15,9 @@ from .config import ConfigError, DataConfig, RunConfig
 from .engines import Engine
 from .machine import describe_code, describe_machine
 from .plugins import plugin_source
+from .protocols import read_model
 from .records import DataRecord, Record, check_writable, now, read_record, record_path, run_id
-from .resolve import ATTENTION_SECTIONS, read_model, resolve
+from .resolve import ATTENTION_SECTIONS, resolve
 from .stats import decimals, format_score
 
 Say = Callable[[str], None]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from lra_bench.config import ConfigError, RunConfig, reason_of
-from lra_bench.resolve import fitting_kinds, names, parse_grid, parse_overrides, resolve
+from lra_bench.protocols import names
+from lra_bench.resolve import fitting_kinds, parse_grid, parse_overrides, resolve
 from lra_bench.sweep import source_for
 from tasks import task_spec
 

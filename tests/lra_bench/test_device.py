@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_leaves
 from lra_bench.batching import DeviceSplit
 from lra_bench.config import ConfigError
 from lra_bench.objectives import objective_of
-from lra_bench.resolve import names, resolve
+from lra_bench.protocols import names
+from lra_bench.resolve import resolve
 from lra_bench.step import add_gradients, build_accelerator
 from models import build_decoder
 from tasks import PackedSequences, Split

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lra_bench import ROOT
-from lra_bench import resolve as resolve_module
+from lra_bench import ROOT, protocols
 from lra_bench.checkpoint import load_checkpoint, previous
 from lra_bench.cli import main
 from lra_bench.engines import LocalEngine
@@ -167,7 +166,7 @@ def test_configuration_files(
 ) -> None:
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (tmp_path / "configs" / kind / "bad.yaml").write_bytes(content)
-    monkeypatch.setattr(resolve_module, "CONFIGS", tmp_path / "configs")
+    monkeypatch.setattr(protocols, "CONFIGS", tmp_path / "configs")
     chosen = ["--protocol", "bad"] if kind == "protocols" else ["--models", "bad"]
     code, output, errors = call(*BENCH, *chosen)
     assert (code, output) == (2, ""), errors

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lra_bench.plots import BUBBLE, COLOURS, KNOWN, _pareto, _step_time, _tradeoff, colour_of, dashed, write_plots
+from lra_bench.protocols import names
 from lra_bench.published import published_points
 from lra_bench.records import Record
-from lra_bench.resolve import names
 from lra_bench.tables import build_tables
 
 
