@@ -26,8 +26,10 @@ from .records import DataRecord, Record, Result, Score, now, read_record, record
 from .sharing import AtWork
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+
     from .objectives import Evaluation
-    from .trainer import Progress
+    from .trainer import Progress, Trainer
 
 
 class CellPlan(BaseModel, extra="forbid", frozen=True):
@@ -122,23 +124,54 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
     import torch
     from accelerate.utils import set_seed
 
-    from .build import build_model, count_parameters, estimate_step, parameters_ratio
-    from .compiling import compiles
-    from .conduct import WANT_FULL_BATCHES, check_conduct, check_settings
-    from .memory import check_room, keep_freed_memory
-    from .profiler import profile_training
+    from .build import build_model
     from .step import build_accelerator
-    from .torch_settings import read_settings
     from .trainer import Trainer
 
-    config, threads = plan.record.config, plan.record.machine.threads
-    torch.set_num_threads(threads)
+    record = plan.record
+    config = record.config
+    torch.set_num_threads(record.machine.threads)
     load_plugins(config.plugins)
     accelerator = build_accelerator(
         config, log_with="tensorboard" if plan.tensorboard else None, project_dir=plan.out / "tensorboard"
     )
+    outcome["code"] = code = code_now(config, record.code)
+    compiled, full_length = _measure(record, accelerator, outcome, work)
+    task = load_task(config.task, config.data_source, config.data.max_len)
+    if task.fingerprint != record.data.fingerprint:
+        raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
+    set_seed(config.seed)  # numpy's generator as well, of which an attention may draw its pattern
+    model = build_model(config)
+    if accelerator.process_index:  # processes share weights and the order of the data, not dropout
+        torch.manual_seed(config.seed + accelerator.process_index)
+    if plan.tensorboard:
+        accelerator.init_trackers(record.run_id)
+    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work, code.commit, full_length)
+    _train(trainer, outcome)
+    evaluation, last = trainer.test()
+    # Not end_training: gloo at times hangs when its group is taken down while another process has left already.
+    for tracker in accelerator.trackers:
+        tracker.finish()
+    outcome["result"] = result_of(task.metric, evaluation, last, trainer.progress)
+
+
+def _measure(record: Record, accelerator: Accelerator, outcome: dict[str, Any], work: AtWork) -> tuple[bool, bool]:
+    """Profile the step and try the attention.
+
+    Before the process has touched any data: only then is its resident memory the step's own.
+
+    Returns whether the step is compiled and whether all batches are to have the full length. Raises MemoryError where
+    there is no room for a step, and LooksAhead.
+    """
+    from .build import count_parameters, estimate_step, parameters_ratio
+    from .compiling import compiles
+    from .conduct import WANT_FULL_BATCHES, check_conduct, check_settings
+    from .memory import check_room, keep_freed_memory
+    from .profiler import profile_training
+    from .torch_settings import read_settings
+
+    config = record.config
     settings = read_settings()
-    outcome["code"] = code = code_now(config, plan.record.code)
     outcome |= {"params": count_parameters(config), "params_ratio": parameters_ratio(config)}
     # An attention may need real values; then its operations stay unknown, but it runs all the same. An interrupt has to
     # wait: raised among torch's fake tensors it is lost at times, or ends the process.
@@ -153,26 +186,20 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
         limit_address_space()
         keep_freed_memory(needed)
     # A cluster's node is not the machine that planned the run.
-    machine = describe_machine(config.device, config.train.precision, threads)
+    machine = describe_machine(config.device, config.train.precision, record.machine.threads)
     compiled = compiles(config, accelerator)
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
-    # Before the process has touched any data: only then is its resident memory the step's own.
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
     faults = check_settings(settings) + check_conduct(config, accelerator.device)
     full_length = not WANT_FULL_BATCHES.isdisjoint(faults)
     if faults:
         outcome["caveat"] = caveat = "; ".join(faults + ["all its batches have the full length"] * full_length)
         print(f"warning: {config.model_name} {caveat}", file=sys.stderr)
-    task = load_task(config.task, config.data_source, config.data.max_len)
-    if task.fingerprint != plan.record.data.fingerprint:
-        raise RuntimeError(f"the data from {task.source} changed since the run was planned; start it again")
-    set_seed(config.seed)  # numpy's generator as well, of which an attention may draw its pattern
-    model = build_model(config)
-    if accelerator.process_index:  # processes share weights and the order of the data, not dropout
-        torch.manual_seed(config.seed + accelerator.process_index)
-    if plan.tensorboard:
-        accelerator.init_trackers(plan.record.run_id)
-    trainer = Trainer(config, model, task, accelerator, plan.checkpoint, compiled, work, code.commit, full_length)
+    return compiled, full_length
+
+
+def _train(trainer: Trainer, outcome: dict[str, Any]) -> None:
+    """Train to the end; `outcome` gets what has become of it also where it ends early."""
     try:
         trainer.fit()
     finally:
@@ -185,13 +212,9 @@ def _run(plan: CellPlan, outcome: dict[str, Any], work: AtWork) -> None:
             "validation_curve": progress.validation_curve,
         }
         if len(progress.commits) > 1:
-            outcome["code"] = code.model_copy(update={"dirty": True})
-            print(f"warning: {config.model_name} was trained at commits {', '.join(progress.commits)}", file=sys.stderr)
-    evaluation, last = trainer.test()
-    # Not end_training: gloo at times hangs when its group is taken down while another process has left already.
-    for tracker in accelerator.trackers:
-        tracker.finish()
-    outcome["result"] = result_of(task.metric, evaluation, last, progress)
+            outcome["code"] = outcome["code"].model_copy(update={"dirty": True})
+            name = trainer.config.model_name
+            print(f"warning: {name} was trained at commits {', '.join(progress.commits)}", file=sys.stderr)
 
 
 def result_of(metric: Metric, test: Evaluation, last: float, progress: Progress) -> Result | Score:
