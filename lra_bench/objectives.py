@@ -147,6 +147,11 @@ class Classification(Objective):
         return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total, pack_bits(items))
 
 
+def zipf(vocab_size: int, shape: torch.Size) -> Tensor:
+    """Random ids of 1 and more, the smallest the commonest, as words are (Zipf's law): id n about n^-1 as often."""
+    return (vocab_size ** torch.rand(shape)).long().clamp_max(vocab_size - 1)
+
+
 class LanguageModelling(Objective):
     """The next token of a text cut into segments; bits per byte or perplexity."""
 
@@ -164,6 +169,8 @@ class LanguageModelling(Objective):
 
     def random_batch(self, full: bool = False) -> Batch:
         tokens = self._random(extra=1)
+        if self.config.model.cutoffs:  # how many tokens are of which band decides what a step costs
+            tokens = zipf(self.spec.vocab_size, tokens.shape)
         return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:

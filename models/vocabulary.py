@@ -30,9 +30,7 @@ class Vocabulary(nn.Module):
 
     def losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihoods of targets, `[batch, seq_len]`, in nats; float32."""
-        return F.cross_entropy(self.logits(hidden).float().flatten(0, 1), targets.flatten(), reduction="none").view_as(
-            targets
-        )
+        return _cross_entropy(self.logits(hidden).flatten(0, 1), targets.flatten()).view_as(targets)
 
 
 class AdaptiveVocabulary(nn.Module):
@@ -68,5 +66,22 @@ class AdaptiveVocabulary(nn.Module):
         return self.softmax.log_prob(hidden.flatten(0, -2)).unflatten(0, hidden.shape[:-1])
 
     def losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """Negative log-likelihoods of targets, `[batch, seq_len]`, in nats, without the logits of all ids."""
-        return -self.softmax(hidden.flatten(0, 1), targets.flatten()).output.view_as(targets)
+        """Negative log-likelihoods of targets, `[batch, seq_len]`, in nats, without the logits of all ids; float32."""
+        hidden, ids = hidden.flatten(0, 1), targets.flatten()
+        softmax = self.softmax
+        low, *highs = softmax.cutoffs
+        entries, of_bands = ids, []
+        for number, (part, high) in enumerate(zip(softmax.tail, highs, strict=True)):
+            rows = ((ids >= low) & (ids < high)).nonzero().squeeze(1)
+            of_bands.append((rows, _cross_entropy(part(hidden.index_select(0, rows)), ids[rows] - low)))
+            entries = entries.index_fill(0, rows, softmax.shortlist_size + number)  # for the head, its band
+            low = high
+        losses = _cross_entropy(softmax.head(hidden), entries)
+        for rows, of_band in of_bands:
+            losses = losses.index_add(0, rows, of_band)
+        return losses.view_as(targets)
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of every row in nats, in float32 whatever the logits are."""
+    return F.cross_entropy(logits.float(), targets, reduction="none")

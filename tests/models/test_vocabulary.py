@@ -23,6 +23,27 @@ def test_losses_are_those_of_the_logits(vocabulary: Vocabulary | AdaptiveVocabul
     assert vocabulary.logits(hidden).shape == (3, 7, SIZE)
 
 
+def test_adaptive_losses_are_torchs() -> None:
+    torch.manual_seed(0)
+    vocabulary, hidden = AdaptiveVocabulary(SIZE, DIM, [10, 30]), torch.randn(3, 7, DIM, requires_grad=True)
+    for highest in (SIZE, 30):  # also where no target is of the last band
+        targets = torch.randint(highest, (3, 7))
+        ours = vocabulary.losses(hidden, targets)
+        theirs = -vocabulary.softmax(hidden.flatten(0, 1), targets.flatten()).output.view_as(targets)
+        torch.testing.assert_close(ours, theirs)
+        inputs = [hidden, *vocabulary.parameters()]
+        gradients = [torch.autograd.grad(x.sum(), inputs, materialize_grads=True) for x in (ours, theirs)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_losses_are_of_float32_under_bf16(vocabulary: Vocabulary | AdaptiveVocabulary) -> None:
+    vocabulary, hidden, targets = vocabulary.float(), torch.randn(3, 7, DIM), torch.randint(SIZE, (3, 7))
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = vocabulary.losses(hidden, targets)
+    assert losses.dtype == torch.float32
+    torch.testing.assert_close(losses, vocabulary.losses(hidden, targets), rtol=0.02, atol=0.02)
+
+
 def test_every_id_has_its_own_vector_of_unit_size(vocabulary: Vocabulary | AdaptiveVocabulary) -> None:
     vectors = vocabulary.embed(torch.arange(SIZE).unsqueeze(0))[0]
     assert vectors.shape == (SIZE, DIM)
