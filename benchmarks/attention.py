@@ -25,7 +25,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from lra_bench.cli import exit_with
+from lra_bench.exits import exit_with
 from lra_bench.limits import free_memory
 from lra_bench.machine import default_threads, describe_code, describe_machine
 from lra_bench.memory import PeakMemory, keep_freed_memory, release_freed_memory

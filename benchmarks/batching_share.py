@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from lra_bench.batching import TrainingOrder
-from lra_bench.cli import exit_with
+from lra_bench.exits import exit_with
 from lra_bench.objectives import objective_of
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep, build_accelerator

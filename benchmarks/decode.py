@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from lra_bench.cli import exit_with
 from lra_bench.config import ConfigError, reason_of
 from lra_bench.entry import DISTURBED_PERCENT
+from lra_bench.exits import exit_with
 from lra_bench.machine import card_busy_percent, default_threads, describe_code, describe_machine
 from lra_bench.memory import MIB, PeakMemory, keep_freed_memory
 from lra_bench.options import find_device, split

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 from lra_bench.batching import Batch
 from lra_bench.build import build_model
-from lra_bench.cli import exit_with
 from lra_bench.config import RunConfig
+from lra_bench.exits import exit_with
 from lra_bench.optim import build_optimizer, build_schedule
 from lra_bench.resolve import resolve
 from lra_bench.step import TrainingStep

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.attention import main
-from lra_bench.cli import exit_with
+from lra_bench.exits import exit_with
 from models import registry
 
 PLUGIN = """

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from benchmarks.decode import disturbed, draw, generate, main
 from benchmarks.decoding_steps import CapturedStep, build_step, for_inference, variants_of
-from lra_bench.cli import exit_with
+from lra_bench.exits import exit_with
 from models import MultiHeadAttention, build_attention, registry
 
 
