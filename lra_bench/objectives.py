@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from .batching import LENGTH_MULTIPLE, Batch, DeviceSplit
 from .config import RunConfig
 from .packing import pack_bits, pack_numbers
 from .stats import Z95, wilson_interval
+from .zipf import random_words, share
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class Objective(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, data: DeviceSplit, accelerator: Accelerator, final: bool) -> Evaluation:
         """The metric on all of `data`, for a model in evaluation. final: for the record, not only to choose weights."""
+
+    @property
+    def band_shares(self) -> Sequence[float]:
+        """Of a random batch's words, how many are of each band of an adaptive vocabulary but the first."""
+        return ()
 
     def on_device(self, split: Split, device: torch.device, trim: bool = True) -> DeviceSplit:
         """The split as batches of this task; trim: see DeviceSplit."""
@@ -147,13 +154,13 @@ class Classification(Objective):
         return Evaluation(100 * total / len(data), wilson_interval(total, len(data)), total, pack_bits(items))
 
 
-def zipf(vocab_size: int, shape: torch.Size) -> Tensor:
-    """Random ids of 1 and more, the smallest the commonest, as words are (Zipf's law): id n about n^-1 as often."""
-    return (vocab_size ** torch.rand(shape)).long().clamp_max(vocab_size - 1)
-
-
 class LanguageModelling(Objective):
     """The next token of a text cut into segments; bits per byte or perplexity."""
+
+    @property
+    def band_shares(self) -> list[float]:
+        size = self.spec.vocab_size
+        return [share(low, high, size) for low, high in pairwise([*self.config.model.cutoffs, size])]
 
     def build_model(self) -> nn.Module:
         return build_decoder(
@@ -170,7 +177,7 @@ class LanguageModelling(Objective):
     def random_batch(self, full: bool = False) -> Batch:
         tokens = self._random(extra=1)
         if self.config.model.cutoffs:  # how many tokens are of which band decides what a step costs
-            tokens = zipf(self.spec.vocab_size, tokens.shape)
+            tokens = random_words(self.spec.vocab_size, tokens.shape)
         return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:
