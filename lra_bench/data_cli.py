@@ -40,7 +40,8 @@ def describe(
 
     load_plugins(map(str, plugin))
     spec = task_spec(task)
-    max_len = read_protocol(protocol).for_task(task).get("data", {}).get("max_len", spec.max_len)
+    of_protocol = read_protocol(protocol).for_task(task, spec.kind).get("data", {})
+    max_len = min(of_protocol.get("max_len", spec.max_len), spec.max_len)
     dataset, *_ = load_dataset(task, data)
     whole = max(int(s.lengths.max()) for split in dataset.splits.values() for s in split.inputs)
     loaded = load_task(task, data, max_len=max(whole, 1))

@@ -9,10 +9,15 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError, field_validator
 
+from tasks import Kind
+
 from . import ROOT
 from .config import SECTIONS, ConfigError
 
 CONFIGS = ROOT / "configs"
+
+# Whose settings a task has that a protocol does not name, such as a plugin's, by its kind.
+STAND_INS: dict[Kind, str] = {"classification": "default", "language modelling": "lm", "translation": "mt"}
 
 
 class Protocol(BaseModel, extra="forbid", frozen=True):
@@ -35,10 +40,11 @@ class Protocol(BaseModel, extra="forbid", frozen=True):
                 raise ValueError(f"task {task!r}: unknown section {min(extra)!r}; expected {', '.join(SECTIONS)}")
         return tasks
 
-    def for_task(self, task: str) -> dict[str, dict[str, Any]]:
-        """The sections that complete the protocol for `task`: its own, else those of `default`. Raises ConfigError."""
-        if task in self.tasks or "default" in self.tasks:
-            return self.tasks.get(task, self.tasks.get("default", {}))
+    def for_task(self, task: str, kind: Kind) -> dict[str, dict[str, Any]]:
+        """The sections that complete the protocol for `task`: its own, else those of STAND_INS. Raises ConfigError."""
+        for name in (task, STAND_INS[kind]):
+            if name in self.tasks:
+                return self.tasks[name]
         raise ConfigError(f"the protocol has no settings for task {task!r}, only for {', '.join(self.tasks)}; add them")
 
 

@@ -10,13 +10,18 @@ from lra_bench.resolve import fitting_kinds, parse_grid, parse_overrides, resolv
 from lra_bench.sweep import source_for
 from tasks import task_spec
 
+# The arena has no language models, the RFA paper's other half no classifiers.
+NOT_MEANT = {("paper", "classification"), ("lra", "language modelling"), ("lra", "translation")}
+
 
 @pytest.mark.parametrize("protocol", names("protocols"))
 @pytest.mark.parametrize("model", names("models"))
 def test_every_model_resolves_under_every_protocol(protocol: str, model: str) -> None:
     tasks = {"classification": "text", "language modelling": "lm", "translation": "mt"}
     for kind in fitting_kinds(model):
-        if protocol == "paper" and kind == "classification":
+        if (protocol, kind) in NOT_MEANT:
+            with pytest.raises(ConfigError, match="has no settings for task"):
+                resolve(tasks[kind], model, protocol)
             continue
         config = resolve(tasks[kind], model, protocol)
         assert config.attention.name
@@ -269,3 +274,13 @@ def test_tasks_may_have_data_of_their_own(tmp_path: Path) -> None:
 )
 def test_the_reason_of_an_error_is_one_line(text: str, reason: str) -> None:
     assert reason_of(ValueError(text)) == reason
+
+
+def test_a_task_that_a_protocol_does_not_name_is_trained_as_its_kind_is() -> None:
+    for task, like in (("wmt14-fr", "mt"), ("wmt14-de", "mt")):
+        for protocol in ("quick", "compact"):
+            run, usual = resolve(task, "rfa", protocol), resolve(like, "rfa", protocol)
+            assert (run.model, run.train, run.data) == (usual.model, usual.train, usual.data)
+    words, letters = resolve("wikitext103", "rfa", "compact"), resolve("lm", "rfa", "compact")
+    assert words.model.cutoffs
+    assert words.train == letters.train

@@ -189,8 +189,14 @@ def test_cache_folder_that_cannot_be_written(reviews: Path, tmp_path: Path, monk
         load_task("text", data=reviews)
 
 
-def test_embedded_is_synthetic_in_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def few_embedded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Fewer synthetic reviews, in a cache that other tests do not see."""
     monkeypatch.setattr(text_module, "EMBEDDED_SIZES", {"train": 60, "test": 20})
+    monkeypatch.setenv("LRA_BENCH_CACHE", str(tmp_path / "cache"))
+
+
+def test_embedded_is_synthetic_in_name_and_size(few_embedded: None) -> None:
     task = load_task("text", data="embedded")
     assert task.dataset == "reviews-synthetic"
     assert (len(task.train), len(task.validation), len(task.test)) == (48, 12, 20)
@@ -231,8 +237,7 @@ def test_synthetic_label_is_the_last_verdict_on_the_named_film() -> None:
     assert 0.12 < reversed_late / 300 < 0.28
 
 
-def test_auto_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_module, "EMBEDDED_SIZES", {"train": 60, "test": 20})
+def test_auto_falls_back_and_says_so(few_embedded: None) -> None:
     task = load_task("text", data="auto")
     assert (task.data, task.dataset) == ("embedded", "reviews-synthetic")
     assert task.source == "embedded generator (the hub did not answer for stanfordnlp/imdb)"
