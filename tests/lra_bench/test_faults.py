@@ -126,7 +126,7 @@ def test_command_lines(call: Callable[..., tuple[object, str, str]], arguments: 
 def test_an_install_without_the_checkout(
     call: Callable[..., tuple[object, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lra_bench.cli.ROOT", Path.cwd())
+    monkeypatch.setattr("lra_bench.exits.ROOT", Path.cwd())
     message = f"error: no configs in {Path.cwd()}; lra-bench runs from its checkout: pip install -e . there\n"
     assert call("list") == (2, "", message)
 
