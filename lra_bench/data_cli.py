@@ -40,8 +40,7 @@ def describe(
 
     load_plugins(map(str, plugin))
     spec = task_spec(task)
-    of_protocol = read_protocol(protocol).for_task(task, spec.kind).get("data", {})
-    max_len = min(of_protocol.get("max_len", spec.max_len), spec.max_len)
+    max_len = read_protocol(protocol).for_task(task, spec)["data"]["max_len"]
     dataset, *_ = load_dataset(task, data)
     whole = max(int(s.lengths.max()) for split in dataset.splits.values() for s in split.inputs)
     loaded = load_task(task, data, max_len=max(whole, 1))

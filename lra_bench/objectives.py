@@ -175,9 +175,11 @@ class LanguageModelling(Objective):
         return DeviceSplit(split, self.config.data.max_len + 1, device, trim=False)
 
     def random_batch(self, full: bool = False) -> Batch:
-        tokens = self._random(extra=1)
         if self.config.model.cutoffs:  # how many tokens are of which band decides what a step costs
-            tokens = random_words(self.spec.vocab_size, tokens.shape)
+            batch, length = self._shape
+            tokens = random_words(self.spec.vocab_size, (batch, length + 1))
+        else:
+            tokens = self._random(extra=1)
         return Batch((tokens,), (torch.zeros_like(tokens, dtype=torch.bool),), torch.zeros(len(tokens)), full)
 
     def outputs(self, model: nn.Module, batch: Batch) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError, field_validator
 
-from tasks import Kind
+from tasks import Kind, TaskSpec
 
 from . import ROOT
 from .config import SECTIONS, ConfigError
@@ -40,12 +40,17 @@ class Protocol(BaseModel, extra="forbid", frozen=True):
                 raise ValueError(f"task {task!r}: unknown section {min(extra)!r}; expected {', '.join(SECTIONS)}")
         return tasks
 
-    def for_task(self, task: str, kind: Kind) -> dict[str, dict[str, Any]]:
-        """The sections that complete the protocol for `task`: its own, else those of STAND_INS. Raises ConfigError."""
-        for name in (task, STAND_INS[kind]):
-            if name in self.tasks:
-                return self.tasks[name]
-        raise ConfigError(f"the protocol has no settings for task {task!r}, only for {', '.join(self.tasks)}; add them")
+    def for_task(self, task: str, spec: TaskSpec) -> dict[str, dict[str, Any]]:
+        """The protocol's sections for `task`, completed by its own, else by those of STAND_INS. Raises ConfigError."""
+        own = next((self.tasks[name] for name in (task, STAND_INS[spec.kind]) if name in self.tasks), None)
+        if own is None:
+            known = ", ".join(self.tasks)
+            raise ConfigError(f"the protocol has no settings for task {task!r}, only for {known}; add them")
+        sections = {section: {**getattr(self, section), **own.get(section, {})} for section in SECTIONS}
+        max_len = sections["data"].setdefault("max_len", spec.max_len)
+        if isinstance(max_len, int):  # what is no number is refused with the rest
+            sections["data"]["max_len"] = min(max_len, spec.max_len)  # a protocol may shorten a task, not lengthen it
+        return sections
 
 
 class ModelEntry(BaseModel, extra="forbid", frozen=True):

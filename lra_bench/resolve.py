@@ -8,11 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tasks import Kind, TaskSpec
+from tasks import Kind
 
 from .config import NEUTRAL_SETTINGS, SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
 from .machine import has_bf16
-from .protocols import ModelEntry, Protocol, first_finding, names, read_model, read_protocol, setting_names, unknown
+from .protocols import ModelEntry, first_finding, names, read_model, read_protocol, setting_names, unknown
 
 # Sections of --set besides those of a protocol: the attention's own settings, and those of cross attention alone.
 ATTENTION_SECTIONS = ("attention", "cross")
@@ -75,7 +75,9 @@ def resolve(
     except DataError as error:
         raise ConfigError(str(error)) from None
     precision = "bf16" if device == "cuda" and has_bf16() else "fp32"
-    usual = _usual(protocol, task, spec, precision)
+    usual = protocol.for_task(task, spec)
+    if usual["train"].get("precision", "auto") == "auto":
+        usual["train"]["precision"] = precision
     named = _by_section(overrides or {}, spec.kind, precision)
     try:
         attention = _attention(entry, protocol_name, spec.kind, named["attention"], named["cross"])
@@ -103,18 +105,6 @@ def resolve(
     compile_ = run.usual_compile if run.train.compile == "auto" else run.train.compile
     train = run.train.model_copy(update={"compile": compile_})
     return run.model_copy(update={"overrides": _overrides(run, named, usual), "train": train})
-
-
-def _usual(protocol: Protocol, task: str, spec: TaskSpec, precision: str) -> dict[str, dict[str, Any]]:
-    """The protocol's sections for a task, as they are without --set. precision: what `auto` comes to."""
-    for_task = protocol.for_task(task, spec.kind)
-    usual = {section: {**getattr(protocol, section), **for_task.get(section, {})} for section in SECTIONS}
-    max_len = usual["data"].setdefault("max_len", spec.max_len)
-    if isinstance(max_len, int):  # what is no number is refused with the rest
-        usual["data"]["max_len"] = min(max_len, spec.max_len)  # a protocol may shorten a task, not lengthen it
-    if usual["train"].get("precision", "auto") == "auto":
-        usual["train"]["precision"] = precision
-    return usual
 
 
 def _by_section(overrides: dict[str, Any], kind: Kind, precision: str) -> dict[str, dict[str, Any]]:

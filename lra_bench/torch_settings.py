@@ -21,7 +21,9 @@ def _float32_precision() -> tuple[str, ...]:
 
 def _set_float32_precision(before: tuple[str, ...]) -> None:
     backends.fp32_precision = before[1]
-    torch.set_float32_matmul_precision(before[0])  # and with it the newer ones
+    torch.set_float32_matmul_precision(before[0])
+    # Now these say so themselves, where they may have said nothing before.
+    backends.cuda.matmul.fp32_precision, backends.mkldnn.matmul.fp32_precision = before[2:]
 
 
 # How each is read and how it is set to what was read.
