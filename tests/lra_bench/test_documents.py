@@ -39,6 +39,15 @@ def test_the_readmes_attention_is_one_file(reviews: Path, tmp_path: Path) -> Non
     assert len(set(texts)) == 2
 
 
+def test_the_documented_attention_has_all_forms(tmp_path: Path) -> None:
+    plugin = tmp_path / "average.py"
+    plugin.write_text(code_block("docs/attention.md", "# average.py"))
+    for task in ("text", "lm", "mt"):
+        done = lra_bench("run", "--task", task, "--model", "average", "--plugin", plugin, "--dry-run")
+        assert done.returncode == 0, done.stderr
+        assert "attention, one layer tried: nothing wrong found" in done.stdout
+
+
 def test_the_documented_task_is_one_file_and_one_yaml(tmp_path: Path) -> None:
     plugin, yaml = tmp_path / "my_task.py", tmp_path / "mine.yaml"
     plugin.write_text(code_block("docs/tasks.md", "# my_task.py"))
