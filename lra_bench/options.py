@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
@@ -73,16 +75,30 @@ def split(text: str) -> list[str]:
 
 
 def find_device(text: str) -> str:
-    """cpu or cuda, which auto is where there is a card. Raises ConfigError for another text, or cuda without a card."""
+    """cpu or cuda, which auto is where there is a card. Raises ConfigError for another text, or cuda without a card.
+
+    Where auto is cpu though a card's driver is installed, a line on stderr says so.
+    """
     from .config import ConfigError
 
     if text not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"unknown device {text!r}; expected auto, cpu or cuda")
+    if text == "cpu":
+        return text
     import torch
 
-    if text == "cuda" and not torch.cuda.is_available():
+    if torch.cuda.is_available():
+        return "cuda"
+    if text == "cuda":
         raise ConfigError("device cuda: torch sees no CUDA card here; use --device cpu")
-    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
+    # Who hides the cards means it.
+    if shutil.which("nvidia-smi") and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        print(
+            f"warning: nvidia-smi is installed, but torch {torch.__version__} sees no CUDA card: the driver may be too"
+            " old for it, or this torch is a build for CPUs; running on the CPU",
+            file=sys.stderr,
+        )
+    return "cpu"
 
 
 def check_said_once(option: str, value: object, setting: str, overrides: Mapping[str, object]) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lra_bench.machine import card_busy_percent, describe_code, describe_machine
+from lra_bench.options import find_device
 
 
 def test_processors_of_one_name_are_told_apart_by_their_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,3 +62,18 @@ def test_the_commit_is_that_of_our_own_files(monkeypatch: pytest.MonkeyPatch, tm
     (copy / "lra_bench" / "machine.py").write_text("changed")
     monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")  # as of a checkout mounted into a container
     assert describe_code() == code.model_copy(update={"dirty": True})
+
+
+def test_a_card_that_torch_does_not_see_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/nvidia-smi")
+    assert find_device("cpu") == "cpu"
+    assert capsys.readouterr().err == ""
+    assert find_device("auto") == "cpu"
+    assert "sees no CUDA card" in capsys.readouterr().err
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert find_device("auto") == "cpu"
+    assert capsys.readouterr().err == ""
