@@ -102,6 +102,7 @@ def resolve(
     except ValidationError as error:
         raise ConfigError(first_finding(error)) from None
     _check_carried(run)
+    _check_values(run, spec.kind)
     compile_ = run.usual_compile if run.train.compile == "auto" else run.train.compile
     train = run.train.model_copy(update={"compile": compile_})
     return run.model_copy(update={"overrides": _overrides(run, named, usual), "train": train})
@@ -199,3 +200,21 @@ def _check_carried(run: RunConfig) -> None:
         )
     if run.evaluation.carry_state and (run.data.validation_items or run.data.test_items):
         raise ConfigError("evaluation.carry_state reads whole splits; set data.validation_items and test_items to null")
+
+
+def _check_values(run: RunConfig, kind: Kind) -> None:
+    """Raise ConfigError for values that one of our own attentions refuses: anybody else's code is left to the cell."""
+    from models import build_attention
+    from models.registry import attention_module
+
+    name, sizes = run.attention.name, (run.model.dim, run.model.num_heads, run.data.max_len)
+    if not attention_module(name).startswith("models."):
+        return
+    import torch
+
+    try:
+        with torch.device("meta"):
+            for _, which in NEEDS[kind]:
+                build_attention(name, *sizes, **getattr(run.attention, which))
+    except ValueError as error:
+        raise ConfigError(f"attention {name!r}: {error}") from None

@@ -21,7 +21,8 @@ class PerformerAttention(MultiHeadAttention):
     does); the number of passes so far is part of the state dict too.
 
     kernel: `softmax` (positive features) or `relu` (generalised attention); num_features: D; redraw_every: 0 keeps
-    the first matrix; orthogonal: rows orthogonal in blocks of head_dim. Raises ValueError for num_features below 1.
+    the first matrix; orthogonal: rows orthogonal in blocks of head_dim. Raises ValueError for num_features below 1
+    or redraw_every below 0.
     """
 
     def __init__(
@@ -39,6 +40,8 @@ class PerformerAttention(MultiHeadAttention):
         super().__init__(dim, num_heads, max_len, **shared)  # type: ignore[arg-type]
         if num_features < 1:
             raise ValueError(f"num_features is {num_features}; expected at least 1")
+        if redraw_every < 0:
+            raise ValueError(f"redraw_every is {redraw_every}; expected at least 1, or 0 to keep the first matrix")
         _keep_counting_uncompiled()
         self.kernel, self.redraw_every, self.orthogonal = kernel, redraw_every, orthogonal
         self.passes = 0
