@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from tasks import Kind
+from tasks import Kind, TaskSpec
 
 from .config import NEUTRAL_SETTINGS, SECTIONS, AttentionConfig, ConfigError, RunConfig, as_typed
 from .machine import has_bf16
@@ -102,6 +103,7 @@ def resolve(
     except ValidationError as error:
         raise ConfigError(first_finding(error)) from None
     _check_carried(run)
+    _check_cutoffs(run.model.cutoffs, spec)
     _check_values(run, spec.kind)
     compile_ = run.usual_compile if run.train.compile == "auto" else run.train.compile
     train = run.train.model_copy(update={"compile": compile_})
@@ -200,6 +202,12 @@ def _check_carried(run: RunConfig) -> None:
         )
     if run.evaluation.carry_state and (run.data.validation_items or run.data.test_items):
         raise ConfigError("evaluation.carry_state reads whole splits; set data.validation_items and test_items to null")
+
+
+def _check_cutoffs(cutoffs: tuple[int, ...], spec: TaskSpec) -> None:
+    """Raise ConfigError unless the bands that they cut a vocabulary into all have words."""
+    if any(low >= high for low, high in pairwise([0, *cutoffs, spec.vocab_size])):
+        raise ConfigError(f"model.cutoffs = {list(cutoffs)}: expected increasing numbers below {spec.vocab_size:,}")
 
 
 def _check_values(run: RunConfig, kind: Kind) -> None:

@@ -60,6 +60,11 @@ COMMAND_LINE = [
     ([*BENCH, "--models", "performer", "--set", "attention.redraw_every=-1"], "redraw_every is -1"),
     ([*BENCH, "--models", "reformer", "--set", "attention.num_buckets=3"], "num_buckets is 3"),
     (["bench", "--task", "mt", "--models", "rfa", "--set", "cross.temperature=0"], "temperature is 0.0"),
+    (
+        ["bench", "--task", "lm", "--models", "rfa", "--set", "model.cutoffs=[100,50]"],
+        "expected increasing numbers below 257",
+    ),
+    (["bench", "--task", "lm", "--models", "rfa", "--set", "model.cutoffs=[257]"], "model.cutoffs = [257]"),
     ([*BENCH, "--plugin", "nowhere.py"], "nowhere.py"),
     (["bench", "--task", "text", "--data", "nowhere"], "neither auto, hub, embedded nor an existing folder"),
     (["bench", "--task", "text", "--data", "embedded,hub"], "expected one source, and task=source for"),
