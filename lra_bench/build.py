@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -29,11 +30,10 @@ def build_model(config: RunConfig) -> nn.Module:
 
 def count_parameters(config: RunConfig) -> int:
     """Number of trainable parameters, counted on the meta device where that can be; a complex one is two."""
-    try:
-        with torch.device("meta"):
-            model = build_model(config)
-    except Exception:  # an attention may need values to be built, such as those of a matrix that it factorises
+    model = None
+    with suppress(Exception), torch.device("meta"):  # it may need values, such as those of a matrix that it factorises
         model = build_model(config)
+    model = model or build_model(config)
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 
