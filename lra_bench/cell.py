@@ -165,7 +165,7 @@ def _measure(record: Record, accelerator: Accelerator, outcome: dict[str, Any], 
     """
     from .build import count_parameters, estimate_step, parameters_ratio
     from .compiling import compiles
-    from .conduct import WANT_FULL_BATCHES, check_conduct, check_settings
+    from .conduct import WANT_FULL_BATCHES, check_conduct, check_torch_settings
     from .memory import check_room, keep_freed_memory
     from .profiler import profile_training
     from .torch_settings import read_settings
@@ -190,7 +190,7 @@ def _measure(record: Record, accelerator: Accelerator, outcome: dict[str, Any], 
     compiled = compiles(config, accelerator)
     outcome["machine"] = machine.of_processes(accelerator.num_processes, compiled)
     outcome["profile"] = profile_training(config, accelerator, compiled, work=work)
-    faults = check_settings(settings) + check_conduct(config, accelerator.device)
+    faults = check_torch_settings(settings) + check_conduct(config, accelerator.device)
     full_length = not WANT_FULL_BATCHES.isdisjoint(faults)
     if faults:
         outcome["caveat"] = caveat = "; ".join(faults + ["all its batches have the full length"] * full_length)

@@ -70,7 +70,7 @@ def check_conduct(config: RunConfig, device: torch.device) -> list[str]:
     return list(dict.fromkeys(faults))
 
 
-def check_settings(before: dict[str, Any]) -> list[str]:
+def check_torch_settings(before: dict[str, Any]) -> list[str]:
     """What tables should say where an attention changed what torch does in the whole process; it is set back.
 
     before: `read_settings` of the process before it built the attention.

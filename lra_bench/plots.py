@@ -154,6 +154,14 @@ def tradeoff_points(table: Table) -> list[TradeoffPoint]:
     return points
 
 
+def speed_limits(points: Iterable[TradeoffPoint | PublishedPoint]) -> tuple[float, float] | None:
+    """Ends of the axis where speeds are nearly the same, lest the picture be of noise; None where they are not."""
+    speeds = [p.speed for p in points]
+    slowest, fastest = min(speeds), max(speeds)
+    middle = (slowest + fastest) / 2
+    return (0.8 * middle, 1.2 * middle) if fastest < 1.25 * slowest else None
+
+
 def published_beside(table: Table) -> list[PublishedPoint]:
     """Published points that may be drawn beside the table's: of its family and data, with softmax to relate to."""
     task, family = table.first.config.task, table.first.config.family
@@ -192,7 +200,8 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
             label=f"{p.entry.label}{p.entry.star}{p.entry.mark}{size}",
         )
     softmax_memory = base.profiled("peak_memory_mb") if base else None
-    for other in published_beside(table):
+    published = published_beside(table)
+    for other in published:
         where = other.speed, other.accuracy
         area = BUBBLE * other.memory * (softmax_memory or 0.0) / (largest or 1.0)
         axes.scatter(*where, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
@@ -200,6 +209,8 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     _legend_beside(axes)
     style(axes)
     axes.margins(x=0.15, y=0.2)
+    if limits := speed_limits([*points, *published]):
+        axes.set_xlim(limits)
     axes.set_xlabel("training speed relative to softmax" if base else "training speed, steps per second")
     # Better is up in every picture.
     if lower:

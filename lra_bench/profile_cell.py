@@ -31,7 +31,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
 
     from .build import Estimate, count_parameters, estimate_step
     from .compiling import compiles
-    from .conduct import LooksAhead, check_conduct, check_settings
+    from .conduct import LooksAhead, check_conduct, check_torch_settings
     from .memory import check_room, failure, keep_freed_memory
     from .profiler import profile_inference, profile_training
     from .step import build_accelerator
@@ -68,7 +68,7 @@ def profile_cell(plan: ProfilePlan, work: AtWork) -> None:
             else:
                 outcome["profile"] = profile_inference(config, accelerator, PROFILE_SECONDS, work)
             if caveat is None:  # only now: it takes memory of its own
-                caveat = "; ".join(check_settings(settings) + check_conduct(config, accelerator.device))
+                caveat = "; ".join(check_torch_settings(settings) + check_conduct(config, accelerator.device))
             outcome |= {"caveat": caveat, "status": "ok", "reason": ""}
         except LooksAhead as error:
             outcome |= {"profile": None, "status": "failed", "reason": str(error)}

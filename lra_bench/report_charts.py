@@ -7,7 +7,7 @@ from collections.abc import Container
 from typing import Any
 
 from .efficiency import Group
-from .plots import Curve, colour_of, dashed, published_beside, tradeoff_points
+from .plots import Curve, colour_of, dashed, published_beside, speed_limits, tradeoff_points
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Table
 
@@ -59,6 +59,7 @@ def bubble_chart(table: Table) -> Chart | None:
         return None
     labels, digits = [e.label for e in table.entries], decimals(table.metric)
     largest = max((p.memory for p in points if p.memory), default=1.0)
+    shown_speed = "speed × %{x:.2f}" if table.reference else "%{x:.2f} steps per second"
     traces: list[Any] = []
     for p in points:
         memory = f"{p.memory:,.0f} MB" if p.memory else "memory unknown"
@@ -80,7 +81,7 @@ def bubble_chart(table: Table) -> Chart | None:
                     "opacity": 0.65,
                     "size": DIAMETER * ((p.memory or 0.1 * largest) / largest) ** 0.5,
                 },
-                "hovertemplate": f"{_name(p.entry.label)}<br>%{{y:.{digits}f}}, speed × %{{x:.2f}}<br>{memory}"
+                "hovertemplate": f"{_name(p.entry.label)}<br>%{{y:.{digits}f}}, {shown_speed}<br>{memory}"
                 "<extra></extra>",
             }
         )
@@ -105,7 +106,10 @@ def bubble_chart(table: Table) -> Chart | None:
         )
     speed = "training speed relative to softmax" if table.reference else "training speed, steps per second"
     title = "score, speed and memory (area)" + table.mark_note()
-    return _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
+    chart = _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
+    if limits := speed_limits([*points, *published]):
+        chart["layout"]["xaxis"]["range"] = limits
+    return chart
 
 
 def learning_chart(table: Table) -> Chart | None:

@@ -90,6 +90,18 @@ def test_points_lie_where_the_figures_are(make_record: Callable[..., Record]) ->
     assert [tuple(c.get_offsets()[0]) for c in drawn] == [(20.0, 62.0)]
 
 
+def test_speeds_that_are_nearly_the_same_lie_close_together(make_record: Callable[..., Record]) -> None:
+    def width(fastest: float) -> float:
+        (table,) = build_tables([make_record("softmax", step_time=fastest), make_record("rfa", step_time=100.0)])
+        axes = Figure().subplots()
+        assert _tradeoff(axes, table)
+        low, high = axes.get_xlim()
+        return (1 - fastest / 100) / (high - low)  # of the picture, between the two
+
+    assert 0.04 < width(98.0) < 0.06
+    assert width(50.0) > 0.7
+
+
 def test_step_times_are_bars_the_shortest_on_top(make_record: Callable[..., Record]) -> None:
     records = [make_record("softmax", step_time=50.0), make_record("rfa", step_time=100.0)]
     untimed = make_record("linear", None, status="oom").model_copy(update={"profile": None})

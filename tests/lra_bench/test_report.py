@@ -11,8 +11,11 @@ import pytest
 
 from lra_bench import ROOT
 from lra_bench.config import ConfigError
+from lra_bench.plots import speed_limits, tradeoff_points
 from lra_bench.records import ProfileRecord, Record, read_records, write_record
 from lra_bench.report import write_report
+from lra_bench.report_charts import bubble_chart
+from lra_bench.tables import build_tables
 
 from . import conftest
 
@@ -153,6 +156,16 @@ def test_charts_mark_what_tables_say_more_of(make_record: Callable[..., Record],
         assert "†: see" in title
         assert ("hollow" in title) == title.startswith("training step, ms")
         assert {"softmax", "rfa†"} <= shown
+
+
+def test_speeds_are_said_in_the_units_of_their_axis(make_record: Callable[..., Record]) -> None:
+    softmax, rfa = make_record("softmax"), make_record("rfa")
+    for records, unit in (([softmax, rfa], "speed × %{x:.2f}"), ([rfa], "%{x:.2f} steps per second")):
+        (table,) = build_tables(records)
+        chart = bubble_chart(table)
+        assert chart
+        assert unit in chart["data"][0]["hovertemplate"]
+        assert chart["layout"]["xaxis"]["range"] == speed_limits(tradeoff_points(table))
 
 
 def test_means_over_tasks_come_first(make_record: Callable[..., Record], tmp_path: Path) -> None:
