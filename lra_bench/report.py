@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,14 @@ def _cells(line: Sequence[str], row: dict[str, Any]) -> list[Cell]:
     cells = []
     for key, text in zip(HEADER, line, strict=True):
         value = row.get(key)
-        # A rank may carry a sign for ties.
-        cells.append((text, value if isinstance(value, int | float) else text.rstrip("=")))
+        cells.append((text, value if isinstance(value, int | float) else _sorted_by(text)))
     return cells
+
+
+def _sorted_by(text: str) -> str:
+    """The number that a cell begins with, before a deviation, the end of an interval or a sign; else all of it."""
+    number = re.match(r"-?\d[\d,]*(\.\d+)?", text)
+    return number[0].replace(",", "") if number else text
 
 
 def _optional(table: Display | None) -> dict[str, Any] | None:
@@ -108,8 +114,7 @@ def _optional(table: Display | None) -> dict[str, Any] | None:
 
 
 def _plain(table: Display) -> dict[str, Any]:
-    # Sorted without deviations, and ranks without their sign for ties.
-    rows = [[(text, text.split(" ± ")[0].rstrip("=")) for text in line] for line in table.body]
+    rows = [[(text, _sorted_by(text)) for text in line] for line in table.body]
     return {"title": table.title, "note": table.note, "header": table.header, "rows": rows}
 
 

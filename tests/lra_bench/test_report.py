@@ -168,6 +168,18 @@ def test_speeds_are_said_in_the_units_of_their_axis(make_record: Callable[..., R
         assert chart["layout"]["xaxis"]["range"] == speed_limits(tradeoff_points(table))
 
 
+def test_columns_of_numbers_are_sorted_by_them(make_record: Callable[..., Record], tmp_path: Path) -> None:
+    for model, accuracy in (("softmax", 9.0), ("rfa", 60.0), ("linear", 100.0)):
+        write_record(tmp_path, make_record(model, accuracy))
+    lines = re.findall(r"<tr>(<td.*?)</tr>", write_report(tmp_path).read_text())
+    cells = [re.findall(r'<td data-sort="(.*?)">(.*?)</td>', line) for line in lines]
+    found = {text: key for line in cells for key, text in line}
+    intervals = {text: float(key) for text, key in found.items() if " to " in text}
+    assert len(intervals) == 3
+    assert all(text.startswith(f"{low:.1f} to") for text, low in intervals.items())
+    assert (found["rfa"], found["ok"]) == ("rfa", "ok")
+
+
 def test_means_over_tasks_come_first(make_record: Callable[..., Record], tmp_path: Path) -> None:
     for task, dataset in (("text", "imdb"), ("listops", "listops-generated")):
         for model in ("rfa", "softmax"):
