@@ -104,7 +104,7 @@ def resolve(
         raise ConfigError(first_finding(error)) from None
     _check_carried(run)
     _check_cutoffs(run.model.cutoffs, spec)
-    _check_values(run, spec.kind)
+    _check_attention(run, spec.kind)
     compile_ = run.usual_compile if run.train.compile == "auto" else run.train.compile
     train = run.train.model_copy(update={"compile": compile_})
     return run.model_copy(update={"overrides": _overrides(run, named, usual), "train": train})
@@ -210,7 +210,7 @@ def _check_cutoffs(cutoffs: tuple[int, ...], spec: TaskSpec) -> None:
         raise ConfigError(f"model.cutoffs = {list(cutoffs)}: expected increasing numbers below {spec.vocab_size:,}")
 
 
-def _check_values(run: RunConfig, kind: Kind) -> None:
+def _check_attention(run: RunConfig, kind: Kind) -> None:
     """Raise ConfigError for values that one of our own attentions refuses: anybody else's code is left to the cell."""
     from models import build_attention
     from models.registry import attention_module
@@ -224,5 +224,6 @@ def _check_values(run: RunConfig, kind: Kind) -> None:
         with torch.device("meta"):
             for _, which in NEEDS[kind]:
                 build_attention(name, *sizes, **getattr(run.attention, which))
-    except ValueError as error:
-        raise ConfigError(f"attention {name!r}: {error}") from None
+    except Exception as error:  # torch has several for numbers beyond its own
+        first_line = str(error).partition("\n")[0]
+        raise ConfigError(f"attention {name!r}: {first_line}") from None

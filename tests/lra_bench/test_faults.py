@@ -55,6 +55,7 @@ COMMAND_LINE = [
     ([*BENCH, "--set", "attention.colour=3"], "none of the models softmax, sdpa, rfa has the setting"),
     ([*BENCH, "--set", "attention.num_features=x"], "num_features = 'x'"),
     ([*BENCH, "--set", "attention.num_features=0"], "attention 'rfa': num_features is 0"),
+    ([*BENCH, "--set", f"attention.num_features={10**19}"], "attention 'rfa': "),
     ([*BENCH, "--set", "attention.pool_size=1"], "attention 'rfa': pool_size 1 is smaller than num_heads 2"),
     ([*BENCH, "--models", "linformer", "--set", "attention.k=0"], "attention 'linformer': k is 0"),
     ([*BENCH, "--models", "performer", "--set", "attention.redraw_every=-1"], "redraw_every is -1"),
