@@ -26,7 +26,9 @@ QUANTILES = (0, 25, 50, 75, 95, 100)
 def describe(
     task: Name,
     data: Data = "auto",
-    protocol: Annotated[str, typer.Option(help="Protocol whose maximum length counts as truncation.")] = "compact",
+    protocol: Annotated[
+        str, typer.Option(help="Whose maximum length counts for truncation and baselines.")
+    ] = "compact",
     plugin: Plugin = [],  # noqa: B006
     out: Annotated[Path, typer.Option(help="Folder for the histogram of lengths.")] = Path("results"),
 ) -> None:
@@ -48,8 +50,9 @@ def describe(
     print(f"data set {loaded.dataset} from {loaded.source}, fingerprint {loaded.fingerprint}")
     _describe_splits(loaded, max_len, protocol)
     _describe_overlaps(loaded)
-    for name, score in trivial_baselines(task, loaded.train, loaded.test, loaded.tokenizer).items():
-        print(f"baseline {name}: {format_score(score, spec.metric)} on test")
+    cut = load_task(task, data, max_len=max_len)
+    for name, score in trivial_baselines(task, cut.train, cut.test, cut.tokenizer).items():
+        print(f"baseline {name}: {format_score(score, spec.metric)} on test at the {max_len:,} tokens of {protocol}")
     picture = write_length_histogram(out / f"lengths-{task}-{loaded.dataset}.png", loaded, max_len)
     print(f"histogram of lengths: {picture}")
 

@@ -39,6 +39,7 @@ def test_bench_then_again_then_leaderboard_alone(reviews: Path, tmp_path: Path) 
         "rfa": ("num_features=8", "ok"),
         "softmax": ("", "ok"),
         "majority class": ("", "baseline"),
+        "byte frequencies": ("", "baseline"),
     }
     assert "rfa (num_features=8)" in done.stdout
     table = table[table["status"] == "ok"]
@@ -147,6 +148,7 @@ def test_crash_oom_and_divergence_each_end_one_cell(reviews: Path, tmp_path: Pat
         "hungry": "oom",
         "astray": "diverged",
         "majority class": "baseline",
+        "byte frequencies": "baseline",
     }
     assert table.loc["raises", "reason"] == "RuntimeError: no luck"
     assert "code 7" in table.loc["dies", "reason"]
@@ -188,7 +190,7 @@ def test_interrupted_leaves_a_record_and_is_resumed(reviews: Path, tmp_path: Pat
         assert steps < record["steps"] < 500
         # It went on from the interruption rather than from the start: the first entries are those of the first part.
         assert record["loss_curve"][: len(loss_curve)] == loss_curve
-        assert pd.read_csv(out / "leaderboard.csv")["status"].tolist() == ["interrupted", "baseline"]
+        assert pd.read_csv(out / "leaderboard.csv")["status"].tolist() == ["interrupted", "baseline", "baseline"]
         steps, loss_curve = record["steps"], record["loss_curve"]
 
     resumed = lra_bench(*arguments)

@@ -160,7 +160,7 @@ def test_quiet_json_is_only_json(reviews: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = json.loads(done.stdout)
-    assert [row["model"] for row in rows] == ["linear", "majority class"]
+    assert [row["model"] for row in rows] == ["linear", "majority class", "byte frequencies"]
     frame = pd.read_csv(tmp_path / "leaderboard.csv")
     assert rows[0]["step_time_ms"] == frame["step_time_ms"][0]
     assert list(rows[0]) == list(frame.columns)

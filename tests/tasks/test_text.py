@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tasks import DataError, export_dataset, list_tasks, load_dataset, load_task
+from tasks import DataError, export_dataset, list_tasks, load_dataset, load_task, trivial_baselines
 from tasks import text as text_module
 from tasks.sources import cache_dir, hub_answers
 from tasks.synthetic_reviews import MAX_BYTES, MIN_BYTES, generate_reviews
@@ -29,6 +29,16 @@ def test_parquet_folder(reviews: Path) -> None:
         assert decoded(task.test, i) == original["text"][i].encode()[:50]
         assert task.test.labels[i] == original["label"][i]
     assert max(task.train.inputs[0].lengths) <= 50
+
+
+def test_what_byte_frequencies_tell_is_a_baseline(tmp_path: Path) -> None:
+    # Of train, a says positive by 3, b negative by 3, c negative by 1: what "abb" is said to be, they do not tell.
+    reviews = {"train": {"aab": 1, "bba": 0, "ccc": 0}, "test": {"aba": 1, "bbbba": 0, "cab": 0, "abb": 1}}
+    for split, labels in reviews.items():
+        frame = pd.DataFrame({"text": [*labels] * 10, "label": [*labels.values()] * 10})
+        frame.to_parquet(tmp_path / f"{split}.parquet")
+    task = load_task("text", data=tmp_path)
+    assert trivial_baselines("text", task.train, task.test) == {"majority class": 50.0, "byte frequencies": 75.0}
 
 
 def test_every_byte_survives_and_none_is_padding(tmp_path: Path) -> None:
