@@ -106,9 +106,9 @@ class Table:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """Scores of guesses that need no model, worst first."""
-        worst_is_largest = lower_is_better(self.metric)
-        return dict(sorted(self.first.data.baselines.items(), key=lambda item: item[1], reverse=worst_is_largest))
+        """Scores of guesses that need no model, worst first; of earlier runs the records may know fewer."""
+        found = {name: value for e in self.entries for r in e.records for name, value in r.data.baselines.items()}
+        return dict(sorted(found.items(), key=lambda item: item[1], reverse=lower_is_better(self.metric)))
 
     def plateau(self, entry: Entry) -> str:
         """The trivial baseline that a score shows no more than: the nearest within its interval.

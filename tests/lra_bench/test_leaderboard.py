@@ -227,6 +227,18 @@ def test_a_score_is_on_the_plateau_of_the_nearest_guess_within_its_interval(
     assert f"| {said}" in markdown(tables)
 
 
+def test_a_guess_that_only_newer_runs_know_is_the_whole_table_s(make_record: Callable[..., Record]) -> None:
+    old, new = make_record("rfa", accuracy=70.0), make_record("softmax", accuracy=60.0)
+    old, new = (
+        r.model_copy(update={"data": r.data.model_copy(update={"baselines": known})})
+        for r, known in ((old, {"majority class": 50.0}), (new, {"majority class": 50.0, "digits": 69.9}))
+    )
+    for records in ([old, new], [old], [new]):
+        (table,) = build_tables(records)
+        assert table.baselines == {**old.data.baselines, **(new.data.baselines if new in records else {})}
+    assert build_tables([old, new])[0].plateau(build_tables([old])[0].entries[0]) == "digits"
+
+
 def test_where_a_smaller_score_is_better_a_larger_one_is_worse_than_every_guess(
     make_record: Callable[..., Record],
 ) -> None:
