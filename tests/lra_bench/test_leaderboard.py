@@ -10,7 +10,7 @@ import pytest
 from lra_bench.display import display
 from lra_bench.leaderboard import COLUMNS, rows, safe_cell, write_csv
 from lra_bench.markup import latex, markdown
-from lra_bench.records import Record, Score
+from lra_bench.records import Record
 from lra_bench.tables import build_tables
 
 
@@ -106,60 +106,6 @@ def test_unlike_things_never_share_a_table(make_record: Callable[..., Record], o
     assert len({t.slug for t in tables}) == 2
 
 
-def test_the_latest_record_of_a_seed_counts(make_record: Callable[..., Record]) -> None:
-    old = make_record(accuracy=50.0, created="2026-01-01T00:00:00+00:00")
-    new = make_record(accuracy=60.0, created="2026-01-02T00:00:00+00:00")
-    for order in ([old, new], [new, old]):
-        (row,) = rows(build_tables(order))
-        assert (row["accuracy"], row["seeds"]) == (60.0, 1)
-
-
-@pytest.mark.parametrize("edited", ["plugin", "YAML"])
-def test_seeds_before_and_after_an_edit_are_not_mixed(edited: str, make_record: Callable[..., Record]) -> None:
-    def ran(text: str, accuracy: float, day: int, **of: object) -> Record:
-        record = make_record(accuracy=accuracy, created=f"2026-01-0{day}T00:00:00+00:00", **of)
-        if edited == "plugin":
-            return record.model_copy(update={"code": record.code.model_copy(update={"plugin": text})})
-        attention = record.config.attention.model_copy(update={"settings": {"kernel": text}})
-        return record.model_copy(update={"config": record.config.model_copy(update={"attention": attention})})
-
-    before = [ran("old", 50.0, 1, name="mine", seed=seed) for seed in (0, 1, 2)]
-    others = [ran("", 55.0, 1, seed=seed) for seed in (0, 1)]
-    after = ran("new", 60.0, 2, name="mine")
-    found = {row["model"]: (row["accuracy"], row["seeds"]) for row in rows(build_tables([after, *others, *before]))}
-    assert found == {"mine": (60.0, 1), "rfa": (55.0, 2)}
-    again = [ran("old", 50.0, 3, name="mine", seed=1)]  # and back
-    assert rows(build_tables([after, *before, *again]))[0]["seeds"] == 3
-
-
-def test_runs_before_an_edit_of_their_protocol_stand_apart(make_record: Callable[..., Record]) -> None:
-    """As if --set had said what was different then: the newest run tells what the protocol is now."""
-
-    def ran(model: str, day: int, steps: int, overrides: str = "", **train: object) -> Record:
-        record = make_record(model, created=f"2026-01-0{day}T00:00:00+00:00")
-        changed = record.config.train.model_copy(update={"steps": steps, **train})
-        return record.model_copy(
-            update={"config": record.config.model_copy(update={"train": changed, "overrides": overrides})}
-        )
-
-    warm = {"overrides": "train.warmup=7", "warmup": 7}
-    # What a run was compiled or saved by does not make its protocol another one.
-    alike = [ran("linear", 3, 700, compile=True), ran("sdpa", 4, 700, checkpoint_every=7)]
-    before = [ran("softmax", 1, 600), ran("rfa", 1, 600), ran("rfa", 1, 600, **warm)]  # type: ignore[arg-type]
-    tables = build_tables([*alike, ran("rfa", 2, 700), ran("rfa", 2, 700, **warm), *before])  # type: ignore[arg-type]
-    assert {t.first.config.protocol_label: sorted(e.label for e in t.entries) for t in tables} == {
-        "quick": ["linear", "rfa", "sdpa"],
-        "quick with train.steps=600": ["rfa", "softmax"],
-        "quick with train.warmup=7": ["rfa"],
-        "quick with train.steps=600 train.warmup=7": ["rfa"],  # in the order that --set has them
-    }
-    assert len({t.slug for t in tables}) == 4
-    back = build_tables([*alike, ran("rfa", 5, 600), *before])  # the file as it was again
-    labels = {t.first.config.protocol_label: sorted(e.label for e in t.entries) for t in back}
-    assert labels["quick"] == ["rfa", "softmax"]
-    assert labels["quick with train.steps=700"] == ["linear", "sdpa"]
-
-
 def test_versions_of_a_task_stand_apart(make_record: Callable[..., Record]) -> None:
     old, new = make_record("softmax"), make_record("rfa")
     new = new.model_copy(update={"data": new.data.model_copy(update={"task_version": 2})})
@@ -205,50 +151,6 @@ def test_published_figures_beside_changed_settings_say_so(make_record: Callable[
     assert note.format("") in markdown(build_tables([record]))
     text = markdown(build_tables([record.model_copy(update={"config": changed})]))
     assert note.format(" with data.max_len=1024") in text
-
-
-@pytest.mark.parametrize(
-    ("accuracy", "plateau", "said"),
-    [
-        (35.0, "root operator", "ok, on the plateau of root operator"),
-        (36.5, "digits", "ok, on the plateau of digits"),
-        (30.0, "", "ok "),
-        (17.0, "majority class", "ok, on the plateau of majority class"),
-        (12.0, "majority class", "ok, worse than majority class"),
-    ],
-)
-def test_a_score_is_on_the_plateau_of_the_nearest_guess_within_its_interval(
-    make_record: Callable[..., Record], accuracy: float, plateau: str, said: str
-) -> None:
-    record = make_record(accuracy=accuracy, test_size=2000)
-    data = record.data.model_copy(update={"baselines": {"root operator": 35.2, "majority class": 16.8, "digits": 37.1}})
-    tables = build_tables([record.model_copy(update={"data": data})])
-    assert rows(tables)[0]["plateau"] == plateau
-    assert f"| {said}" in markdown(tables)
-
-
-def test_a_guess_that_only_newer_runs_know_is_the_whole_table_s(make_record: Callable[..., Record]) -> None:
-    old, new = make_record("rfa", accuracy=70.0), make_record("softmax", accuracy=60.0)
-    old, new = (
-        r.model_copy(update={"data": r.data.model_copy(update={"baselines": known})})
-        for r, known in ((old, {"majority class": 50.0}), (new, {"majority class": 50.0, "digits": 69.9}))
-    )
-    for records in ([old, new], [old], [new]):
-        (table,) = build_tables(records)
-        assert table.baselines == {**old.data.baselines, **(new.data.baselines if new in records else {})}
-    assert build_tables([old, new])[0].plateau(build_tables([old])[0].entries[0]) == "digits"
-
-
-def test_where_a_smaller_score_is_better_a_larger_one_is_worse_than_every_guess(
-    make_record: Callable[..., Record],
-) -> None:
-    blank = make_record(task="lm", accuracy=None, dataset="shakespeare")
-    data = blank.data.model_copy(update={"baselines": {"byte frequencies": 4.8, "the byte before": 3.6}})
-    for score, plateau in ((5.2, "byte frequencies"), (4.7, "byte frequencies"), (4.2, ""), (2.5, "")):
-        result = Score(metric="bits per byte", score=score, ci95=(score - 0.2, score + 0.2), last_score=score,
-                       validation_score=score, best_step=1)  # fmt: skip
-        (table,) = build_tables([blank.model_copy(update={"data": data, "result": result})])
-        assert table.plateau(table.entries[0]) == plateau
 
 
 def test_a_seed_that_died_early_hides_nothing_of_the_others(make_record: Callable[..., Record]) -> None:
