@@ -6,8 +6,7 @@ import math
 import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,9 @@ from tasks import Task
 from tasks.files import atomic_path
 
 from .entry import Entry
-from .published import PublishedPoint, published_on, published_points
 from .stats import axis_label, lower_is_better
 from .tables import Table
+from .tradeoff import nearby_guesses, published_beside, speed_limits, tradeoff_points
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's colours, told apart by colour-blind readers; a known model has the same one in every picture.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#666666", "#B8A800", "#7B3FA0", "#7A4B1E")
+GREY = "#777777"
+GUESS_DASHES = (":", "-.", (0, (1, 4)))
 BUBBLE = 1500  # area of the largest, in points squared
 MARKERS = "osD^vPX*"
 KNOWN = "softmax sdpa rfa linformer performer reformer linear rfa-arccos rfa-gate rfa-gate-arccos".split()
@@ -131,45 +132,6 @@ def _legend_beside(axes: Axes) -> None:
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-@dataclass(frozen=True)
-class TradeoffPoint:
-    """speed: of training, relative to softmax where the table has it, else in steps a second; memory: MiB."""
-
-    entry: Entry
-    speed: float
-    score: float
-    interval: tuple[float, float]
-    memory: float | None
-
-
-def tradeoff_points(table: Table) -> list[TradeoffPoint]:
-    """The entries that have a score and a step time."""
-    base = table.reference.profiled("step_time_ms") if table.reference else None
-    points = []
-    for entry in table.entries:
-        time = entry.profiled("step_time_ms")
-        if entry.score is not None and entry.interval is not None and time:
-            speed = base / time if base else 1e3 / time
-            points.append(TradeoffPoint(entry, speed, entry.score, entry.interval, entry.profiled("peak_memory_mb")))
-    return points
-
-
-def speed_limits(points: Iterable[TradeoffPoint | PublishedPoint]) -> tuple[float, float] | None:
-    """Ends of the axis where speeds are nearly the same, lest the picture be of noise; None where they are not."""
-    speeds = [p.speed for p in points]
-    slowest, fastest = min(speeds), max(speeds)
-    middle = (slowest + fastest) / 2
-    return (0.8 * middle, 1.2 * middle) if fastest < 1.25 * slowest else None
-
-
-def published_beside(table: Table) -> list[PublishedPoint]:
-    """Published points that may be drawn beside the table's: of its family and data, with softmax to relate to."""
-    task, family = table.first.config.task, table.first.config.family
-    if table.reference is None or table.reference.profiled("peak_memory_mb") is None:
-        return []
-    return published_points(task, family) if table.first.data.dataset in published_on(task, family) else []
-
-
 def _tradeoff(axes: Axes, table: Table) -> bool:
     """Accuracy against speed, memory as the area of the bubble; published figures hollow, where the family has any."""
     base, points = table.reference, tradeoff_points(table)
@@ -205,7 +167,10 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
         where = other.speed, other.accuracy
         area = BUBBLE * other.memory * (softmax_memory or 0.0) / (largest or 1.0)
         axes.scatter(*where, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
-        axes.annotate(f"{other.model} ({other.source})", where, fontsize=5, color="#777777", ha="center")
+        axes.annotate(f"{other.model} ({other.source})", where, fontsize=5, color=GREY, ha="center")
+    # In the legend too: names at the lines run into each other where guesses are alike.
+    for (name, value), dashes in zip(nearby_guesses(table, points).items(), cycle(GUESS_DASHES)):
+        axes.axhline(value, color=GREY, linestyle=dashes, linewidth=1.2, zorder=0, label=name)
     _legend_beside(axes)
     style(axes)
     axes.margins(x=0.15, y=0.2)
@@ -218,7 +183,9 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     axes.set_ylabel(f"test {axis_label(table.metric)}{', lower (here up) is better' * lower}")
     parts = ["bars: 95 % interval"]
     if largest:
-        parts.insert(0, "area of a bubble: peak memory of a training step")
+        parts.insert(0, "area: peak memory")
+    if nearby_guesses(table, points):
+        parts.append("dotted: guesses without a model")
     axes.set_title("; ".join(parts), fontsize=9, color="#555555")
     return True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Container
+from itertools import cycle
 from typing import Any
 
 from .efficiency import Group
-from .plots import Curve, colour_of, dashed, published_beside, speed_limits, tradeoff_points
+from .plots import GREY, Curve, colour_of, dashed
 from .stats import axis_label, decimals, lower_is_better
 from .tables import Table
+from .tradeoff import nearby_guesses, published_beside, speed_limits, tradeoff_points
 
 Chart = dict[str, Any]
 
@@ -34,6 +36,13 @@ def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False
         "hovermode": "closest",
     }
     return {"title": title, "data": traces, "layout": layout}
+
+
+def _level(name: str, y: float, dash: str) -> dict[str, Any]:
+    """A dotted line over the whole width of a chart, with a name in its legend."""
+    line = {"dash": dash, "width": 1.5, "color": GREY}
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
+    return {**across, "line": line, "name": _name(name), "showlegend": True}
 
 
 def _line(
@@ -109,6 +118,8 @@ def bubble_chart(table: Table) -> Chart | None:
     chart = _chart(title, traces, speed, f"test {axis_label(table.metric)}", lower=lower_is_better(table.metric))
     if limits := speed_limits([*points, *published]):
         chart["layout"]["xaxis"]["range"] = limits
+    guesses = zip(nearby_guesses(table, points).items(), cycle(("dot", "dashdot", "dash")))
+    chart["layout"]["shapes"] = [_level(name, score, dash) for (name, score), dash in guesses]
     return chart
 
 

@@ -3,10 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from matplotlib.figure import Figure
 
 from lra_bench.leaderboard import rows
 from lra_bench.markup import markdown
+from lra_bench.plots import _tradeoff
 from lra_bench.records import Record, Score
+from lra_bench.report_charts import bubble_chart
 from lra_bench.tables import build_tables
 
 
@@ -52,3 +55,17 @@ def test_where_a_smaller_score_is_better_a_larger_one_is_worse_than_every_guess(
                        validation_score=score, best_step=1)  # fmt: skip
         (table,) = build_tables([blank.model_copy(update={"data": data, "result": result})])
         assert table.plateau(table.entries[0]) == plateau
+
+
+def test_guesses_near_the_scores_are_lines_in_pictures(make_record: Callable[..., Record]) -> None:
+    softmax, rfa = make_record("softmax", accuracy=60.0), make_record("rfa", accuracy=55.0)
+    near = {"majority class": 50.0, "digits": 66.0}
+    known = {**near, "far": 5.0}
+    records = [r.model_copy(update={"data": r.data.model_copy(update={"baselines": known})}) for r in (softmax, rfa)]
+    (table,) = build_tables(records)
+    axes = Figure().subplots()
+    assert _tradeoff(axes, table)
+    drawn = {line.get_label(): line.get_ydata()[0] for line in axes.lines if line.get_label() in known}
+    chart = bubble_chart(table)
+    assert chart
+    assert drawn == {shape["name"]: shape["y0"] for shape in chart["layout"]["shapes"]} == near

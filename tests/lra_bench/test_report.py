@@ -11,11 +11,11 @@ import pytest
 
 from lra_bench import ROOT
 from lra_bench.config import ConfigError
-from lra_bench.plots import speed_limits, tradeoff_points
 from lra_bench.records import ProfileRecord, Record, read_records, write_record
 from lra_bench.report import write_report
 from lra_bench.report_charts import bubble_chart
 from lra_bench.tables import build_tables
+from lra_bench.tradeoff import speed_limits, tradeoff_points
 
 from . import conftest
 
