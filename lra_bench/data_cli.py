@@ -20,6 +20,7 @@ Name = Annotated[str, typer.Argument(help="Task.")]
 Data = Annotated[str, typer.Option(help="auto, hub, embedded, or a folder or file with the data.")]
 
 QUANTILES = (0, 25, 50, 75, 95, 100)
+WHOLE = 2**31 - 1  # tokens, of which no sequence has more
 
 
 @app.command()
@@ -33,7 +34,7 @@ def describe(
     out: Annotated[Path, typer.Option(help="Folder for the histogram of lengths.")] = Path("results"),
 ) -> None:
     """Show source, fingerprint, sizes, balance, lengths, truncation, duplicates and trivial baselines of a task."""
-    from tasks import load_dataset, load_task, task_spec, trivial_baselines
+    from tasks import load_task, task_spec, trivial_baselines
 
     from .plots import write_length_histogram
     from .plugins import load_plugins
@@ -43,9 +44,7 @@ def describe(
     load_plugins(map(str, plugin))
     spec = task_spec(task)
     max_len = read_protocol(protocol).for_task(task, spec)["data"]["max_len"]
-    dataset, *_ = load_dataset(task, data)
-    whole = max(int(s.lengths.max()) for split in dataset.splits.values() for s in split.inputs)
-    loaded = load_task(task, data, max_len=max(whole, 1))
+    loaded = load_task(task, data, max_len=WHOLE)
     print(f"task {task}, version {spec.version}: {spec.description}")
     print(f"data set {loaded.dataset} from {loaded.source}, fingerprint {loaded.fingerprint}")
     _describe_splits(loaded, max_len, protocol)

@@ -168,8 +168,9 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
         area = BUBBLE * other.memory * (softmax_memory or 0.0) / (largest or 1.0)
         axes.scatter(*where, area, facecolors="none", edgecolors="#999999", linewidths=0.8)
         axes.annotate(f"{other.model} ({other.source})", where, fontsize=5, color=GREY, ha="center")
-    # In the legend too: names at the lines run into each other where guesses are alike.
-    for (name, value), dashes in zip(nearby_guesses(table, points).items(), cycle(GUESS_DASHES)):
+    guesses = nearby_guesses(table, points)
+    # Named in the legend: at the lines, names run into each other where guesses are alike.
+    for (name, value), dashes in zip(guesses.items(), cycle(GUESS_DASHES)):
         axes.axhline(value, color=GREY, linestyle=dashes, linewidth=1.2, zorder=0, label=name)
     _legend_beside(axes)
     style(axes)
@@ -184,8 +185,8 @@ def _tradeoff(axes: Axes, table: Table) -> bool:
     parts = ["bars: 95 % interval"]
     if largest:
         parts.insert(0, "area: peak memory")
-    if nearby_guesses(table, points):
-        parts.append("dotted: guesses without a model")
+    if guesses:
+        parts.append("lines: guesses without a model")
     axes.set_title("; ".join(parts), fontsize=9, color="#555555")
     return True
 

@@ -39,7 +39,7 @@ def _chart(title: str, traces: list[Any], x: str, y: str, *, lower: bool = False
 
 
 def _level(name: str, y: float, dash: str) -> dict[str, Any]:
-    """A dotted line over the whole width of a chart, with a name in its legend."""
+    """A line across the whole width of a chart, named in its legend."""
     line = {"dash": dash, "width": 1.5, "color": GREY}
     across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y}
     return {**across, "line": line, "name": _name(name), "showlegend": True}
