@@ -102,6 +102,7 @@ def resolve(
         raise ConfigError(str(error)) from None
     except ValidationError as error:
         raise ConfigError(first_finding(error)) from None
+    _check_booleans(run, named)
     _check_carried(run)
     _check_cutoffs(run.model.cutoffs, spec)
     _check_attention(run, spec.kind)
@@ -190,6 +191,16 @@ def fitting_kinds(model_name: str) -> list[Kind]:
     entry = read_model(model_name)
     attention = AttentionConfig(name=entry.attention, settings=entry.settings, cross={**entry.settings, **entry.cross})
     return [kind for kind in NEEDS if _missing_form(attention, kind) is None]
+
+
+def _check_booleans(run: RunConfig, named: dict[str, dict[str, Any]]) -> None:
+    """Raise ConfigError where --set named true or false for a number: pydantic takes them as 1 and 0."""
+    attention = {"attention": run.attention.settings, "cross": run.attention.cross}
+    taken = {section: getattr(run, section).model_dump() for section in SECTIONS} | attention
+    for section, values in named.items():
+        for name, value in values.items():
+            if isinstance(value, bool) and not isinstance(taken[section][name], bool):
+                raise ConfigError(f"{section}.{as_typed(name, value)}: expected a number, not true or false")
 
 
 def _check_carried(run: RunConfig) -> None:

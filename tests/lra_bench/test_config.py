@@ -198,6 +198,8 @@ def test_digest_follows_what_decides_the_result_and_nothing_else() -> None:
         ("train.betas=[2,0.9]", "input should be less than 1"),
         ("attention.num_feature=3", "no setting 'num_feature'; did you mean 'num_features'"),
         ("attention.num_features=a", "num_features = 'a'"),
+        ("attention.num_features=true", "attention.num_features=true: expected a number, not true or false"),
+        ("train.clip_norm=no", "train.clip_norm=false: expected a number, not true or false"),
     ],
 )
 def test_bad_settings(setting: str, message: str) -> None:
